@@ -171,11 +171,26 @@ def steps_left(w: Any, d: Any) -> Any:
 @inner
 def carry_on(w: Any, d: Any, now: Any) -> None:
     """Bring an engine up to now: who is done leaves, who waits is let in."""
-    engine = w.engines[d]
+    engine, done = w.engines[d], np.int64(0)
     if engine.batch:
         spent = max(0.0, now - engine.since)
         done = decode_steps(w.times, d, spent, engine.batch, engine.context)
         done = min(done, steps_left(w, d))
+    _carry_on(w, d, done, now)
+
+
+@inner
+def first_is_done(w: Any, d: Any, now: Any) -> None:
+    """The same at the moment that was foreseen for it. All steps up to it are done: to count them
+    by the seconds that passed might leave out the last, late enough for a moment to be rounded by
+    more than a step is, and that would be foreseen for the same moment again, for ever."""
+    _carry_on(w, d, steps_left(w, d) if w.engines[d].batch else np.int64(0), now)
+
+
+@inner
+def _carry_on(w: Any, d: Any, done: Any, now: Any) -> None:
+    engine = w.engines[d]
+    if engine.batch:
         takes = decode_takes(w.times, d, done, engine.batch, engine.context)
         steps_took(w, d, done, engine.batch, engine.context, takes)
         engine.since += takes

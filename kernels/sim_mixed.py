@@ -135,11 +135,8 @@ def decode_only(w: Any, e: Any, now: Any) -> None:
 
 @inner
 def stepped(w: Any, e: Any, now: Any) -> None:
-    """Some of a batch that goes on alone are done."""
-    engine = w.engines[e]
-    if engine.batch:
-        spent = max(0.0, now - engine.since)
-        done = decode_steps(w.times, e, spent, engine.batch, engine.context)
-        _decode(w, e, min(done, steps_left(w, e)))
+    """Some of a batch that goes on alone are done, as was foreseen: see `.sim_decode`."""
+    if w.engines[e].batch:
+        _decode(w, e, steps_left(w, e))
         let_out(w, e, now)
     tell(w, e)

@@ -19,7 +19,7 @@ from .prefill_choice import choose_prefill
 from .prefill_price import Asked
 from .rivals import OURS, choose_as
 from .scarcity import lately_busy, scarcity
-from .sim_decode import carry_on, expires, moved, room_in
+from .sim_decode import expires, first_is_done, moved, room_in
 from .sim_failures import fails, returns
 from .sim_heap import pop
 from .sim_look import look
@@ -161,6 +161,6 @@ def run(w: Any) -> None:
         elif is_mixed(w, who):
             mixed_step(w, who, now)
         else:
-            carry_on(w, who, now)
+            first_is_done(w, who, now)
     for i in range(w.numbers[0]):  # nobody came back who could decode them
         w.requests[w.parked[i].who].status = LOST

@@ -25,6 +25,7 @@ from kvstore.planner import bounds
 
 ENGINES_MAX = 4_096  # of a cluster: a router that looks at all of them would be the bottleneck
 BYTES_MAX = 1 << 60  # of a host
+LATENCY_MAX = 60.0  # seconds of a link: far above one around the world
 
 
 class Role(enum.StrEnum):
@@ -125,6 +126,8 @@ class Cluster:
             raise ConfigError("ssd without dram: blocks come to SSD through DRAM: give hosts some")
 
     def _check_places(self) -> None:
+        bounds.number("fabric.bytes_per_second", self.fabric.bytes_per_second, *LINK_SPEEDS)
+        bounds.number("fabric.latency_seconds", self.fabric.latency_seconds, 0, LATENCY_MAX)
         bounds.whole("racks", self.racks, 0, ENGINES_MAX)
         bounds.whole("domains", self.domains, 0, ENGINES_MAX)
         bounds.number("nvlink_bytes_per_second", self.nvlink_bytes_per_second, *LINK_SPEEDS)

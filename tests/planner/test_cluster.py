@@ -8,12 +8,17 @@ from dataclasses import replace
 
 import pytest
 
+from kvstore.core.hardware import Fabric
 from kvstore.errors import ConfigError, Invalid
 from kvstore.planner import presets
 from kvstore.planner.cluster import Cluster, Pool, Role
 from tests.planner.clusters import A100, cluster
 
 LARGE = presets.MODELS["llama-3-70b"]
+
+
+def linked(bytes_per_second: float, latency_seconds: float) -> Cluster:
+    return cluster(fabric=Fabric("wire", bytes_per_second, latency_seconds))
 
 
 @pytest.mark.parametrize(
@@ -35,6 +40,8 @@ LARGE = presets.MODELS["llama-3-70b"]
         (lambda: cluster(cross_rack_bytes_per_second=1e9), "1e+09: there is one rack: say how"),
         (lambda: cluster(nvlink_bytes_per_second=0.0), "nvlink_bytes_per_second = 0.0: wants"),
         (lambda: cluster(nvlink_bytes_per_second=1e9), "1e+09: there is no NVLink domain: say how"),
+        (lambda: linked(1e-300, 0.0), "fabric.bytes_per_second = 1e-300: wants a number from 1000"),
+        (lambda: linked(1e9, 1e12), "fabric.latency_seconds = 1000000000000.0: wants a number"),
         (lambda: cluster(2, 2).split(4), "decode.engines = 0: wants"),
     ],
 )
