@@ -180,7 +180,7 @@ ENGINE = _list(
 GATEWAY = _list(
     *PROCESS,
     _counter("requests", "that were answered, by how", "answer"),
-    _counter("request_prompt_tokens", "of requests that had an answer, each counted once"),
+    _counter("request_prompt_tokens", "of answers whose engine said what it had, each once"),
     _counter("request_cached_tokens", "of those, tokens whose KV was in the pool and was loaded"),
     _counter("request_expected_tokens", "of those, tokens that the conductor expected there"),
     _counter("request_output_tokens", "given to callers"),

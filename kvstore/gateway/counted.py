@@ -18,9 +18,10 @@ def count(telemetry: Telemetry, prompt_tokens: int, end: Outcome | KVStoreError)
     add("requests", label=how(end))
     if isinstance(end, KVStoreError):
         return
-    add("request_prompt_tokens", prompt_tokens)
-    add("request_cached_tokens", end.pool_tokens)
-    add("request_expected_tokens", end.expected_tokens)
+    if not end.untold:  # else it would count as one of which nothing was found
+        add("request_prompt_tokens", prompt_tokens)
+        add("request_cached_tokens", end.pool_tokens)
+        add("request_expected_tokens", end.expected_tokens)
     add("request_output_tokens", len(end.tokens))
     add("retries", max(0, end.tries - 1))
     observe("request_seconds", end.seconds)

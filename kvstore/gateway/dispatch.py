@@ -296,7 +296,7 @@ class Dispatcher:
         wanted: engine_pb2.GenerateRequest,
         rank: int | None = None,
     ) -> None:
-        run.outcome.engines.append(address)
+        run.outcome.begin_at(address)
         self._engines.generate(address, wanted, run, rank)
 
 

@@ -71,6 +71,7 @@ class Engines:
                         case "token":
                             run.token(reply.token, of_reply(address, reply, wanted))
                         case "started":
+                            out.untold = False
                             out.pool_tokens = reply.started.pool_tokens
                             out.hand_off_tokens = reply.started.hand_off_tokens
                             out.computed_tokens = reply.started.computed_tokens

@@ -28,7 +28,7 @@ class Recent:
                 "at": time.time(),
                 "answer": answer,
                 "prompt_tokens": len(request.prompt),
-                "cached_tokens": out.pool_tokens,
+                "cached_tokens": None if out.untold else out.pool_tokens,
                 "expected_tokens": out.expected_tokens,
                 "output_tokens": len(out.tokens),
                 "ttft_seconds": out.ttft_seconds,

@@ -41,6 +41,7 @@ class Outcome:
     tokens: list[int] = field(default_factory=list)
     ttft_seconds: float = 0.0
     seconds: float = 0.0  # until the last token
+    untold: bool = False  # whoever ran it last has not said what it had of the prompt
     pool_tokens: int = 0  # loaded from blocks that earlier requests left
     hand_off_tokens: int = 0  # prefilled for this request and loaded behind the watermark
     computed_tokens: int = 0  # prompt tokens the decode engine computed
@@ -53,6 +54,12 @@ class Outcome:
     block_tokens: int = 0  # of each of those
     expected_tokens: int = 0  # of the prompt, that the conductor thought were in the pool
     expected_seconds: float = 0.0  # until its first token, as the conductor thought; 0: unasked
+
+    def begin_at(self, address: str) -> None:
+        """It is sent there, where nobody has said yet what there is of the prompt."""
+        self.engines.append(address)
+        self.untold = True
+        self.pool_tokens = self.hand_off_tokens = self.computed_tokens = 0
 
     def count_prompt(self, tokens: int) -> None:
         """Of what was loaded and computed only so many count: behind them is the answer so far,

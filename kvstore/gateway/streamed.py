@@ -87,6 +87,7 @@ class Streamed(ABC):
         if type(cached) is int and 0 <= cached <= prompt:
             out = self.run.outcome
             out.pool_tokens, out.computed_tokens = cached, prompt - cached
+            out.untold = False
 
     def bad(self, what: str) -> Unavailable:
         return Unavailable(f"{self.address}: {what}", _RETRY_MS)

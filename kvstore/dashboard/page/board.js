@@ -198,7 +198,7 @@ function requests(found) {
      ["engines"], ["why no more was found"]],
     found.map(one => [
       asking(one, known), one.answer, one.prompt_tokens,
-      one.cached_tokens, one.expected_tokens, seconds(one.ttft_seconds),
+      one.cached_tokens ?? "–", one.expected_tokens, seconds(one.ttft_seconds),
       seconds(one.expected_seconds), one.output_tokens, seconds(one.seconds),
       one.engines.join(" → "), one.miss || (one.all_found ? "all was" : ""),
     ]));

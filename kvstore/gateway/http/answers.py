@@ -124,14 +124,16 @@ def reason_of(outcome: Outcome, eos: Collection[int]) -> str:
 def usage_of(
     prompts: Sequence[Sequence[int]], outcomes: Sequence[Outcome], made: int
 ) -> dict[str, Any]:
-    """Cached are those tokens of prompts that earlier requests left in the pool; `made` are those
-    of answers."""
+    """Cached are those tokens of prompts that earlier requests left in the pool, where it is known
+    of all; `made` are those of answers."""
     prompt = sum(map(len, prompts))
+    told = not any(one.untold for one in outcomes)
+    cached = {"cached_tokens": sum(one.pool_tokens for one in outcomes)} if told else None
     return {
         "prompt_tokens": prompt,
         "completion_tokens": made,
         "total_tokens": prompt + made,
-        "prompt_tokens_details": {"cached_tokens": sum(one.pool_tokens for one in outcomes)},
+        "prompt_tokens_details": cached,
     }
 
 

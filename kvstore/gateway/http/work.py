@@ -167,7 +167,9 @@ class Work:
         try:
             with traces.root("request", request.trace, prompt_tokens=len(request.prompt)) as span:
                 end = self._runner.run(request, told, caller, came)
-                traces.tell(span, cached_tokens=end.pool_tokens, output_tokens=len(end.tokens))
+                traces.tell(span, output_tokens=len(end.tokens))
+                if not end.untold:
+                    traces.tell(span, cached_tokens=end.pool_tokens)
         except KVStoreError as error:
             end = error
             if how(error) == "failed":
