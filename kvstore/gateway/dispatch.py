@@ -253,15 +253,11 @@ class Dispatcher:
                 to_decode.hand_off.CopyFrom(prefill.hand_off)
             self._generate(run, decode, to_decode)
         except BaseException:
-            prefill.end(0.0)  # it is to stop, if it has not computed all: nobody follows it
+            # It is to stop, if it has not computed all: nobody follows it. The answer may be whole
+            # all the same, for a caller that has enough.
+            _count_found(run.outcome, prefill.end(0.0))
             raise
-        done, out = prefill.end(), run.outcome
-        if done is not None:
-            loaded = out.pool_tokens + out.hand_off_tokens
-            out.pool_tokens = min(loaded, done.reused_tokens)
-            out.hand_off_tokens = loaded - out.pool_tokens
-            if done.reused_tokens <= loaded:  # else whoever decodes lacks some of it, and says why
-                out.miss = done.miss
+        _count_found(run.outcome, prefill.end())
 
     def _decoder(self, run: Run, asked: Asked, plan: Plan, gone: set[str]) -> str:
         """Who decodes it; waits in line for room, for as long as it may be of use. Raises
@@ -313,6 +309,19 @@ def _lacking(run: Run, asked: Asked, plan: Plan) -> int:
 def _there_alone(asked: Asked, plan: Plan) -> int:
     """Tokens that only the engine that is to prefill it has, or is computing."""
     return int(plan.split.coming_blocks + plan.split.own_blocks) * asked.block_tokens
+
+
+def _count_found(out: Outcome, done: engine_pb2.PrefillReply.Done | None) -> None:
+    """Of what whoever decodes has loaded that was found which the prefill found: the rest was
+    prefilled for this request. Where that is not heard of nobody knows."""
+    if done is None:
+        out.untold = True
+        return
+    loaded = out.pool_tokens + out.hand_off_tokens
+    out.pool_tokens = min(loaded, done.reused_tokens)
+    out.hand_off_tokens = loaded - out.pool_tokens
+    if done.reused_tokens <= loaded:  # else whoever decodes lacks some of it, and says why
+        out.miss = done.miss
 
 
 def _turn(plan: Plan) -> engine_pb2.Turn:

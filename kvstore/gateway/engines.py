@@ -115,10 +115,9 @@ class Prefill:
 
     def end(self, seconds: float = _OVER_SECONDS) -> pb.PrefillReply.Done | None:
         """What was done; None where the engine went away, for whoever decodes has computed what it
-        did not get, and where it is not done by then: it is to stop."""
+        did not get, and where it is not done by then. What is not over by then is to stop."""
         if not self._over.wait(seconds):
             self._replies.cancel()
-            return None
         return self._done
 
     def _read(self) -> None:
