@@ -169,6 +169,7 @@ SERVE_PROMPTS_MAX = 16  # of one call over HTTP
 SERVE_BODY_BYTES_MAX = 2 * MiB  # of such a call: what all that are read hold is half a GiB
 SERVE_BODY_SECONDS = 10.0  # in which it comes: a caller that stalls holds a place
 SERVE_HEAD_SECONDS = 10.0  # likewise what comes before it, of a connection that begins to ask
+SERVE_HEAD_BYTES_MAX = 64 * KiB  # of that
 SERVE_AHEAD_BYTES_MAX = 64 * KiB  # that a connection says before the last answer is whole
 SERVE_STALL_SECONDS = 10.0  # in which a caller reads some of its answer
 SERVE_CONNECTIONS_MAX = 1_024  # of HTTP at once, some 100 KiB each; more are refused

@@ -19,13 +19,25 @@ from kvstore.gateway.http.refusal import refusal_of
 from kvstore.limits import (
     SERVE_AHEAD_BYTES_MAX,
     SERVE_CONNECTIONS_MAX,
+    SERVE_HEAD_BYTES_MAX,
     SERVE_HEAD_SECONDS,
     SERVE_STALL_SECONDS,
 )
 
 log = logging.getLogger(__name__)
 
+_LINE_ENDS = b"\r\n"
 _NO_HTTP = "this is no HTTP/1.1, which is spoken here, and without TLS: call http://HOST:PORT"
+
+
+class _Requests(h11.Connection):
+    """Of one caller. Lines' ends before a request are none of it: some say one behind a body."""
+
+    def next_event(self) -> Any:
+        if self.their_state is h11.IDLE:
+            waits, _ = self.trailing_data
+            self._receive_buffer.maybe_extract_at_most(len(waits) - len(waits.lstrip(_LINE_ENDS)))
+        return super().next_event()
 
 
 class Connection(H11Protocol):
@@ -36,6 +48,10 @@ class Connection(H11Protocol):
     _head: asyncio.TimerHandle | None = None  # until it is there
     _stall: asyncio.TimerHandle | None = None  # until more was read
     _unread = 0  # bytes, when that was looked at last
+
+    def __init__(self, *of: Any, **more: Any) -> None:
+        super().__init__(*of, **more)
+        self.conn = _Requests(h11.SERVER, SERVE_HEAD_BYTES_MAX)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -51,6 +67,8 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._says_nothing(data):
+            return
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._end_head()
@@ -58,8 +76,12 @@ class Connection(H11Protocol):
                 self._read_on()
         elif self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]:
             self._await_head()  # of which this is a part, or of a body that nobody reads any more
-        else:
-            self._end_head()  # that body is over
+        else:  # that body is over, and uvicorn took it for the beginning of a request
+            self._end_head()
+            if not self.transport.is_closing():
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -85,6 +107,15 @@ class Connection(H11Protocol):
     def resume_writing(self) -> None:
         self._end_stall()
         super().resume_writing()
+
+    def _says_nothing(self, data: bytes) -> bool:
+        """Behind the last request that it may say here, or by lines' ends where a request could
+        begin: no answer is cut off for that, and nobody is waited for the longer."""
+        state = self.conn.their_state
+        if state in (h11.MUST_CLOSE, h11.CLOSED):
+            return True
+        between = state in (h11.IDLE, h11.DONE) and not self.conn.trailing_data[0]
+        return between and not data.strip(_LINE_ENDS)
 
     def _read_on(self) -> None:
         """What is said behind a request waits until that has its answer, and uvicorn would read no

@@ -61,7 +61,7 @@ async def read_from(reader: asyncio.StreamReader) -> int:
     return came
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /sm", b"GET /small HTTP/1.1\r\nHost: he"])
+@pytest.mark.parametrize("said", [b"", b"\r\n", b"GET /sm", b"GET /small HTTP/1.1\r\nHost: he"])
 def test_who_does_not_say_what_it_asks_is_hung_up_on(said: bytes) -> None:
     async def test(address: tuple[str, int]) -> None:
         reader, writer = await asyncio.open_connection(*address)
@@ -125,6 +125,22 @@ def test_a_body_behind_its_answer_is_waited_for_and_the_connection_stays(late: b
         else:
             writer.write(GET % b"small")
             assert (await reader.readuntil(b"small")).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+    served(test)
+
+
+def test_who_stands_still_behind_a_body_that_came_behind_its_answer_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(daemon, "KEEP_ALIVE_SECONDS", 1)
+
+    async def test(address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /small HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\n")
+        await reader.readuntil(b"small")
+        writer.write(b"12")
+        assert await read_from(reader) == 0
         writer.close()
 
     served(test)

@@ -97,6 +97,69 @@ def test_requests_behind_one_another_are_answered_in_their_order() -> None:
     answering(test)
 
 
+LAST = {
+    "it closes": b"GET /a HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n",
+    "HTTP/1.0": b"GET /a HTTP/1.0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("why", LAST)
+@pytest.mark.parametrize("behind", [b"\r\n", b"\r\n\r\n", GET % b"b"])
+def test_what_is_said_behind_a_connection_s_last_request_cuts_off_no_answer(
+    why: str, behind: bytes
+) -> None:
+    """Some end a body by a line's end that is none of it. More is nobody's turn."""
+
+    async def test(app: Answering) -> None:
+        reader, writer = await asyncio.open_connection(*app.address)
+        writer.write(LAST[why])
+        assert await app.begun.get() == "/a"
+        for byte in behind:
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.01)
+        assert app.left.empty()
+        app.goes_on.set()
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"\r\n\r\n/a")
+        assert app.begun.empty()
+        writer.close()
+
+    answering(test)
+
+
+@pytest.mark.parametrize("why", LAST)
+def test_who_leaves_is_noticed_whatever_it_has_said_behind_its_last_request(why: str) -> None:
+    async def test(app: Answering) -> None:
+        _, writer = await asyncio.open_connection(*app.address)
+        writer.write(LAST[why])
+        assert await app.begun.get() == "/a"
+        for _ in range(2):
+            writer.write(b"\r\n")
+            await asyncio.sleep(0.01)
+        writer.close()
+        assert await app.left.get() == "/a"
+
+    answering(test)
+
+
+def test_lines_ends_before_a_request_are_none_of_it() -> None:
+    async def test(app: Answering) -> None:
+        app.goes_on.set()
+        reader, writer = await asyncio.open_connection(*app.address)
+        writer.write(GET % b"a" + b"\r\n")  # most likely in one packet
+        await reader.readuntil(b"\r\n\r\n/a")
+        for path in (b"/b", b"/c"):
+            for ahead in (b"\r\n", b"\r", b"\n"):
+                writer.write(ahead)
+                await asyncio.sleep(0.01)
+            writer.write(GET % path[1:])
+            answer = await reader.readuntil(b"\r\n\r\n" + path)
+            assert answer.startswith(b"HTTP/1.1 200")
+        writer.close()
+
+    answering(test)
+
+
 def test_who_says_too_much_behind_its_request_is_hung_up_on() -> None:
     async def test(app: Answering) -> None:
         reader, writer = await asyncio.open_connection(*app.address)
