@@ -160,9 +160,8 @@ TOP_LOGPROBS_MAX = 20  # likeliest tokens that are told of beside one: OpenAI's,
 SERVE_CHOICES_MAX = 16  # answers to one prompt: the same text so often
 SERVE_STOPS_MAX, SERVE_STOP_CHARACTERS_MAX = 4, 256  # texts that one answer stops at
 SERVE_TOP_LOGPROBS_MAX = 5  # of a completion; of a chat the above: both are OpenAI's
-SERVE_LOGPROBS_MAX = (
-    1 << 20
-)  # of one call, its answers' tokens and those beside them: 100 bytes each
+SERVE_LOGPROBS_MAX = 1 << 20  # of one call, its answers' tokens and those beside them
+SERVE_LOGPROBS_HELD_MAX = 8 << 20  # of all calls under way, some 100 bytes each
 SERVE_MESSAGES_MAX = 1_024  # of one conversation
 SERVE_REQUESTS_MAX = 256  # prompts that a gateway has on their way, a thread each; more are refused
 SERVE_PROMPTS_MAX = 16  # of one call over HTTP
@@ -240,5 +239,6 @@ assert (2 * REPORT_BLOCKS_MAX + RPC_KEYS_MAX) * (HASH_BYTES + 4) < RPC_MESSAGE_B
 assert CREW_ADAPTERS_MAX * (LABEL_BYTES_MAX + HASH_BYTES + 8) < RPC_MESSAGE_BYTES_MAX
 assert ENGINE_BLOCKS_MAX < OWN_BLOCKS_MAX
 assert REPORT_SILENCE_SECONDS < SENT_SECONDS < IN_FLIGHT_SECONDS
+assert 4 * SERVE_LOGPROBS_MAX <= 3 * SERVE_LOGPROBS_HELD_MAX, "one client has three quarters"
 assert SERVE_TOP_LOGPROBS_MAX <= TOP_LOGPROBS_MAX
 assert SERVE_PROMPTS_MAX <= SERVE_REQUESTS_MAX < SERVE_CONNECTIONS_MAX

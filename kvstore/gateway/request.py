@@ -33,6 +33,11 @@ class Request:
     as_many_as_fit: bool = False
     adapter: str = ""  # a LoRA adapter, by the name that vLLM's servers have for it; empty: none
 
+    @property
+    def logprobs_max(self) -> int:
+        """How many its answer may come with, those of its tokens counted."""
+        return 0 if self.logprobs is None else self.max_new_tokens * (1 + self.logprobs)
+
 
 @dataclass(slots=True)
 class Outcome:

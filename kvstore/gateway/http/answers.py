@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from kvstore.gateway.http.growing import Piece, Said
 from kvstore.gateway.http.logprobs import of_chat, of_completion
 from kvstore.gateway.http.text import Text
+from kvstore.gateway.http.written import Lists
 from kvstore.gateway.request import Outcome
 
 DONE = b"data: [DONE]\n\n"
 Shown: TypeAlias = dict[str, Any] | None  # of logprobs
+
+
+@dataclass(slots=True)
+class Whole:
+    """One that does not leave before all of it has come."""
+
+    logprobs: Lists | None  # as JSON: they are far more than the text
+    texts: list[str] = field(default_factory=list)
+    reason: str | None = None  # why it ended, once it has
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +44,29 @@ class Answer:
         """Chunks that a stream of so many choices begins with."""
         return []
 
-    def whole(self, each: Sequence[Piece], usage: dict[str, Any]) -> dict[str, Any]:
+    def begun(self) -> Whole:
+        """One to which its pieces are to be added."""
+        return Whole(Lists() if self.has_logprobs else None)
+
+    def add(self, whole: Whole, piece: Piece) -> None:
+        whole.texts.append(piece.text)
+        whole.reason = piece.reason
+        if whole.logprobs is not None:
+            whole.logprobs.add(self._logprobs(piece.said))
+
+    def whole(self, each: Sequence[Whole], usage: dict[str, Any]) -> dict[str, Any]:
         choices = []
-        for index, piece in enumerate(each):
-            logprobs = self._logprobs(piece.said) if self.has_logprobs else None
+        for index, one in enumerate(each):
+            piece = Piece("".join(one.texts), reason=one.reason)
+            logprobs = None if one.logprobs is None else one.logprobs.whole
             choices.append(self._choice(index, piece, logprobs))
         return self._said(self._object(), choices) | {"usage": usage}
 
-    def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
-        """More of one choice."""
+    def chunks(self, indices: Iterable[int], piece: Piece) -> Iterator[dict[str, Any]]:
+        """More of choices that are the same."""
         logprobs = self._logprobs(piece.said) if piece.said else None
-        return self._said(self._chunk_object(), [self._delta(index, piece, logprobs)])
+        for index in indices:
+            yield self._said(self._chunk_object(), [self._delta(index, piece, logprobs)])
 
     def last_chunk(self, usage: dict[str, Any]) -> dict[str, Any]:
         return self._said(self._chunk_object(), []) | {"usage": usage}

@@ -16,7 +16,6 @@ from functools import partial
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Call
-from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from kvstore import traces
@@ -24,13 +23,14 @@ from kvstore.errors import KVStoreError
 from kvstore.gateway.caller import CallerLeft
 from kvstore.gateway.http.answers import DONE, Answer, event, reason_of, usage_of
 from kvstore.gateway.http.asked import Asked
-from kvstore.gateway.http.growing import Growing, Piece, joined
+from kvstore.gateway.http.growing import Growing, Piece
 from kvstore.gateway.http.keys import Keys
 from kvstore.gateway.http.logprobs import check_room
 from kvstore.gateway.http.makers import Makers
 from kvstore.gateway.http.refusal import TooLarge, TooSlow, refusal_of
 from kvstore.gateway.http.served import Served
 from kvstore.gateway.http.work import Job, Work
+from kvstore.gateway.http.written import parts_of
 from kvstore.gateway.request import Outcome, Request
 from kvstore.limits import SERVE_BODY_BYTES_MAX, SERVE_BODY_SECONDS
 
@@ -95,7 +95,7 @@ class Completions:
                 if wanted.stream:
                     await _send_stream(send, reply.chunks(job))
                 else:
-                    await JSONResponse(await reply.whole(job))(scope, receive, send)
+                    await _send_whole(send, parts_of(await reply.whole(job)))
             finally:
                 leaving.cancel()
 
@@ -112,10 +112,11 @@ class _Reply:
         self._made = 0
 
     async def whole(self, job: Job) -> dict[str, object]:
-        pieces: list[list[Piece]] = [[] for _ in self._prompts]
+        answers = [self._answer.begun() for _ in self._prompts]
         async for index, piece in self._pieces(job):
-            pieces[index].append(piece)
-        each = [joined(some) for some in pieces for _ in range(self._wanted.choices)]
+            self._answer.add(answers[index], piece)
+            await asyncio.sleep(0)  # what waits goes in one go else, and everybody waits for it
+        each = [one for one in answers for _ in range(self._wanted.choices)]
         return self._answer.whole(each, self._usage())
 
     async def chunks(self, job: Job) -> AsyncIterator[bytes]:
@@ -125,8 +126,8 @@ class _Reply:
                 for opening in self._answer.opening(len(self._prompts) * self._wanted.choices):
                     yield event(opening)
             begun = True
-            for number in self._same(index):
-                yield event(self._answer.chunk(number, piece))
+            for chunk in self._answer.chunks(self._same(index), piece):
+                yield event(chunk)
         if self._wanted.include_usage:
             yield event(self._answer.last_chunk(self._usage()))
         yield DONE
@@ -160,6 +161,16 @@ class _Reply:
     def _usage(self) -> dict[str, object]:
         made = self._made * self._wanted.choices
         return usage_of(self._prompts, list(self._outcomes.values()), made)
+
+
+async def _send_whole(send: Send, parts: Sequence[bytes]) -> None:
+    length = b"%d" % sum(map(len, parts))
+    headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for part in parts[:-1]:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+        await asyncio.sleep(0)
+    await send({"type": "http.response.body", "body": parts[-1], "more_body": False})
 
 
 async def _send_stream(send: Send, chunks: AsyncIterator[bytes]) -> None:

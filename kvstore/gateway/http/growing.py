@@ -34,12 +34,6 @@ class Piece:
     reason: str | None = None
 
 
-def joined(pieces: Sequence[Piece]) -> Piece:
-    """All of one answer."""
-    said = tuple(one for piece in pieces for one in piece.said)
-    return Piece("".join(one.text for one in pieces), said, pieces[-1].reason)
-
-
 class Growing:
     """Behind one prompt."""
 

@@ -25,6 +25,7 @@ from kvstore.gateway.http.refusal import BadField
 from kvstore.gateway.prefixes import Prefixes
 from kvstore.gateway.recent import Recent
 from kvstore.gateway.request import Outcome, Request, Told
+from kvstore.limits import SERVE_LOGPROBS_HELD_MAX
 from kvstore.logprobs import Logprobs
 from kvstore.telemetry import Telemetry
 
@@ -97,6 +98,7 @@ class Work:
 
     def __init__(self, runner: Runner, places: int, telemetry: Telemetry) -> None:
         self._runner, self._places = runner, Places(places)
+        self._logprobs = Places(SERVE_LOGPROBS_HELD_MAX)
         self._telemetry, self.recent = telemetry, Recent()
         self.prefixes = Prefixes()
         telemetry.look_up("open_requests", lambda: float(places - self._places.free))
@@ -118,15 +120,16 @@ class Work:
     def running(self, whose: Whose, requests: Sequence[Request]) -> Iterator[Job]:
         """They run within it, and whatever of them still does at its end is left. Raises as
         `place` does, and `BadField` where they are more than may ever run at once."""
-        self._take(whose, len(requests))
-        job = Job()
-        self._jobs.add(job)
-        try:
-            self._begin(job, requests)
-            yield job
-        finally:
-            job.end()
-            self._jobs.discard(job)
+        with self._logprobs_of(whose, requests):
+            self._take(whose, len(requests))
+            job = Job()
+            self._jobs.add(job)
+            try:
+                self._begin(job, requests)
+                yield job
+            finally:
+                job.end()
+                self._jobs.discard(job)
 
     @property
     def draining(self) -> bool:
@@ -193,6 +196,22 @@ class Work:
         finally:  # whatever becomes of the figures
             self._give(request.client)
             job.hear(index, end)
+
+    @contextmanager
+    def _logprobs_of(self, whose: Whose, requests: Sequence[Request]) -> Iterator[None]:
+        """There is room for as many as their answers may come with. They are held until all of an
+        answer has come, or until its caller has read it."""
+        most = sum(one.logprobs_max for one in requests)
+        if not most:
+            yield
+            return
+        if not self._logprobs.try_take(whose.client, most):
+            text = "other answers come with so many logprobs that there is no room for these"
+            raise self._refused(len(requests), text)
+        try:
+            yield
+        finally:
+            self._logprobs.give_back(whose.client, most)
 
     def _take(self, whose: Whose, count: int) -> None:
         client = whose.client

@@ -1,4 +1,4 @@
-"""A streamed answer leaves piece by piece, and whoever hangs up is heard in between."""
+"""A long answer leaves piece by piece, and whoever hangs up is heard in between."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from kvstore.gateway.http.completions import _send_stream
+from kvstore.gateway.http.completions import _send_stream, _send_whole
 
 
 def test_a_backlog_leaves_others_their_turns() -> None:
@@ -30,5 +30,28 @@ def test_a_backlog_leaves_others_their_turns() -> None:
         stream.cancel()
         await asyncio.gather(stream, return_exceptions=True)
         assert stream.cancelled() and len(sent) < 10
+
+    asyncio.run(run())
+
+
+def test_a_long_answer_leaves_others_their_turns() -> None:
+    async def run() -> None:
+        sent: list[bytes] = []
+        turns = 0
+
+        async def send(message: Any) -> None:
+            nonlocal turns
+            if message.get("body"):
+                assert len(sent) <= turns, "nobody else had one since the last"
+                sent.append(message["body"])
+            asyncio.get_running_loop().call_soon(turn)
+
+        def turn() -> None:
+            nonlocal turns
+            turns += 1
+
+        parts = [b"%d" % number for number in range(100)]
+        await _send_whole(send, parts)
+        assert sent == parts
 
     asyncio.run(run())

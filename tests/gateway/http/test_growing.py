@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.gateway.http.growing import Growing, Piece, joined
+from kvstore.gateway.http.growing import Growing, Piece
 from kvstore.gateway.http.text import Text
 from kvstore.logprobs import Logprobs
 from tests.gateway.http.test_text import bytes_alone
@@ -32,6 +32,12 @@ def grown(text: Text, tokens: Sequence[int], *stops: str) -> list[Piece]:
         if growing.stopped:
             return pieces
     return [*pieces, growing.end("length")]
+
+
+def joined(pieces: Sequence[Piece]) -> Piece:
+    """All of one answer."""
+    said = tuple(one for piece in pieces for one in piece.said)
+    return Piece("".join(one.text for one in pieces), said, pieces[-1].reason)
 
 
 def told(text: Text, piece: Piece) -> bytes:
