@@ -58,11 +58,10 @@ class Completions:
         whose = self._keys.whose(call.headers.get("authorization", ""))
         with self._work.place(whose):
             try:
-                wanted = self._read(await _body(call), self._served.names)
+                body = await _body(call)
             except ClientDisconnect:
                 return
-            made = partial(self._served.prompts, wanted)
-            prompts = await self._makers.make(whose.client, made)
+            wanted, prompts = await self._makers.make(whose.client, partial(self._made, body))
         answer = self._answer(
             uuid.uuid4().hex,
             wanted.model,
@@ -98,6 +97,12 @@ class Completions:
                     await _send_whole(send, parts_of(await reply.whole(job)))
             finally:
                 leaving.cancel()
+
+    def _made(self, body: bytes) -> tuple[Asked, tuple[tuple[int, ...], ...]]:
+        """What it asks for, and the tokens of its prompts: for a thread, since of a large body
+        both take long. Raises `Invalid`."""
+        wanted = self._read(body, self._served.names)
+        return wanted, self._served.prompts(wanted)
 
 
 class _Reply:

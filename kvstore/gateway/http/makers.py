@@ -1,8 +1,9 @@
-"""Makes prompts into tokens, in threads that are for nothing else, of the clients' calls in turn.
+"""Reads calls and makes their prompts into tokens, in threads that are for nothing else, of the
+clients' calls in turn.
 
-A long text takes seconds, and whoever sends many keeps nobody else waiting for more than one: no
-client has all the threads, those that wait are let in a client at a time, and whatever else the
-gateway does stands in no line behind them.
+A large body or a long text takes seconds, and whoever sends many keeps nobody else waiting for more
+than one: no client has all the threads, those that wait are let in a client at a time, and whatever
+else the gateway does stands in no line behind them.
 """
 
 from __future__ import annotations

@@ -101,8 +101,6 @@ class Served:
     ) -> tuple[int, ...]:
         if not tokens:
             raise BadField(field, f"{field}: it has no tokens")
-        if not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
-            raise BadField(field, f"{field}: token ids are 0 to {self.vocabulary - 1}")
         if len(tokens) + (max_tokens or 1) > self.positions:
             asked = "" if max_tokens is None else f" and max_tokens = {max_tokens}"
             raise TooLong(
@@ -110,6 +108,8 @@ class Served:
                 f"{len(tokens)} tokens of prompt{asked}: the model has "
                 f"positions for {self.positions} in all",
             )
+        if not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
+            raise BadField(field, f"{field}: token ids are 0 to {self.vocabulary - 1}")
         return tokens
 
 
