@@ -25,7 +25,7 @@ from kvstore.wire.v1 import engine_pb2 as pb
 from kvstore.wire.v1 import engine_pb2_grpc
 
 DEADLINE_SECONDS = 120.0  # of a prefill, however long its prompt
-SILENCE_SECONDS = 120.0  # in which something of an answer comes, or nothing will
+SILENCE_SECONDS = 120.0  # in which more of an answer comes, or nothing will
 CHANNELS_MAX = REPORTS_MAX  # that are kept: as many engines as a conductor knows
 _OVER_SECONDS = 1.0  # what a prefill did is known about as soon as its request is decoded
 

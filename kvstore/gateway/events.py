@@ -20,6 +20,8 @@ from kvstore.limits import SERVE_EVENT_BYTES_MAX, SERVE_REFUSAL_BYTES_MAX
 from kvstore.rpc.http_answer import Until, answer_of
 
 CONNECT_SECONDS = 2.0  # an engine that is there takes a connection at once
+FIRST_SECONDS = 600.0  # until its first event, where it is well: OpenAI's clients wait no longer
+_HEALTH_SECONDS = 25.0  # SGLang says after 20 that it is not
 _RETRY_MS = 1_000  # where the server does not say when
 _WORDS_MAX = 400  # of a server's own, in an error
 _MODELS_BYTES_MAX = 1 << 20  # of what it says of its models
@@ -31,7 +33,8 @@ class Call:
     server stops what it does for it."""
 
     def __init__(self, address: str, seconds: float) -> None:
-        """Connects. Raises `Unavailable`. Each event is whole within so long, or never."""
+        """Connects. Raises `Unavailable`. Each event is whole within so long, or never;
+        the first may take longer where the server is well."""
         self._address, self._seconds = address, seconds
         self._http = HTTPConnection(*host_and_port(address), timeout=CONNECT_SECONDS)
         with self._typed():
@@ -55,18 +58,19 @@ class Call:
         with self._typed():
             said = {"Content-Type": "application/json", **headers}
             self._http.request("POST", path, json.dumps(body).encode(), said)
-        source: Any = Until(self._socket, time.monotonic() + self._seconds)
+        source: Any = _Patient(self._socket, self._address, self._seconds)
         with closing(HTTPResponse(source, method="POST")) as reply:
             with self._typed():
                 reply.begin()
             if reply.status != 200:
+                source.begun = True
                 raise self._refused(reply)
             kind = reply.headers.get_content_type()
             if kind != "text/event-stream":
                 raise self._bad(f"it answered with {kind[:64]} and not with a stream")
             for event in self._stream(reply):
                 yield event
-                source.deadline = time.monotonic() + self._seconds
+                source.again()
 
     def _stream(self, reply: HTTPResponse) -> Iterator[dict[str, Any]]:
         while True:
@@ -104,6 +108,39 @@ class Call:
             yield
         except (OSError, HTTPException, ValueError) as error:
             raise self._bad(str(error) or type(error).__name__) from error
+
+
+class _Patient(Until):
+    """What a server says, until nothing is heard of it for so long. Before its first event one that
+    says that it is well is waited for longer: others are before this, or its prompt is long."""
+
+    def __init__(self, sock: Any, address: str, seconds: float) -> None:
+        self._address, self._seconds = address, seconds
+        now = time.monotonic()
+        self._patience = now + FIRST_SECONDS
+        self.begun = False
+        super().__init__(sock, now + seconds)
+
+    def again(self) -> None:
+        """An event was heard."""
+        self.begun = True
+        self.deadline = time.monotonic() + self._seconds
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            try:
+                return super().readinto(buffer)
+            except TimeoutError:
+                silent = f"nothing was heard of it for {self._seconds:.0f} s"
+                if self.begun:
+                    raise TimeoutError(silent) from None
+            if time.monotonic() >= self._patience:
+                raise TimeoutError(f"it said no first token in {FIRST_SECONDS:.0f} s")
+            try:
+                check_health(self._address, _HEALTH_SECONDS)
+            except Unavailable as error:
+                raise TimeoutError(f"{silent}, and {error}") from error
+            self.deadline = min(time.monotonic() + self._seconds, self._patience)
 
 
 class Refused(Unavailable):

@@ -47,6 +47,8 @@ class Double:
     left: threading.Event = field(default_factory=threading.Event)  # its caller hung up
     begun: threading.Event = field(default_factory=threading.Event)
     pause_seconds: float = 0.0
+    well: bool = True
+    looked: list[str] = field(default_factory=list)  # paths of what was asked beside
     model_len: int | None = None  # as vLLM's --max-model-len; None: it takes all, and does not say
     address: str = ""
 
@@ -63,9 +65,10 @@ def _handler(double: Double) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            double.looked.append(self.path)
             said = {"id": "m"} if double.model_len is None else {"max_model_len": double.model_len}
             body = json.dumps({"data": [said]}).encode() if self.path == "/v1/models" else b""
-            self.send_response(double.status)
+            self.send_response(double.status if double.well else 503)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
