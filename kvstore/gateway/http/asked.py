@@ -12,7 +12,7 @@ from kvstore.gateway.http.template import Conversation
 from kvstore.gateway.sampling import Sampling
 from kvstore.limits import SERVE_PROMPTS_MAX, SERVE_TOP_LOGPROBS_MAX
 
-MAX_TOKENS_DEFAULT = 16  # OpenAI's
+TOKENS_UNSAID = 16  # of a completion for which nobody names a length: OpenAI's
 
 Prompt: TypeAlias = str | tuple[int, ...] | Conversation
 
@@ -34,7 +34,9 @@ class Asked:
 
     model: str
     prompts: tuple[Prompt, ...]
-    max_tokens: int | None = MAX_TOKENS_DEFAULT  # None: as many as fit
+    max_tokens: int | None = None  # None: as many as fit
+    limit: str = "max_tokens"  # the field that says it
+    tokens_unsaid: int | None = None  # where none does, no more than these
     stream: bool = False
     include_usage: bool = False  # of a stream: its last chunk has it
     ignore_eos: bool = False  # vLLM's: go on behind an end token
@@ -54,7 +56,8 @@ def asked(body: bytes, models: Sequence[str]) -> Asked:
     return Asked(
         model=model,
         prompts=_prompts(found.get("prompt")),
-        max_tokens=fields.tokens_of(found, "max_tokens") or MAX_TOKENS_DEFAULT,
+        max_tokens=fields.tokens_of(found, "max_tokens"),
+        tokens_unsaid=TOKENS_UNSAID,
         stream=stream,
         include_usage=fields.include_usage(found, stream),
         ignore_eos=fields.flag(found, "ignore_eos"),

@@ -34,10 +34,12 @@ def asked_chat(body: bytes, models: Sequence[str]) -> Asked:
     model = fields.model_of(found, models)
     FIELDS.check(found)
     stream = fields.flag(found, "stream")
+    limit, max_tokens = _max_tokens(found)
     return Asked(
         model=model,
         prompts=(_conversation(found.get("messages")),),
-        max_tokens=_max_tokens(found),
+        max_tokens=max_tokens,
+        limit=limit,
         stream=stream,
         include_usage=fields.include_usage(found, stream),
         ignore_eos=fields.flag(found, "ignore_eos"),
@@ -48,11 +50,12 @@ def asked_chat(body: bytes, models: Sequence[str]) -> Asked:
     )
 
 
-def _max_tokens(found: Mapping[str, Any]) -> int | None:
+def _max_tokens(found: Mapping[str, Any]) -> tuple[str, int | None]:
+    """By which of its names, too."""
     said = {name: count for name in _LIMITS if (count := fields.tokens_of(found, name))}
     if len(set(said.values())) > 1:
         raise BadField(_LIMITS[1], f"{' and '.join(_LIMITS)} say two things: write one of them")
-    return next(iter(said.values()), None)
+    return next(iter(said.items()), (_LIMITS[1], None))
 
 
 def _logprobs(found: Mapping[str, Any]) -> int | None:

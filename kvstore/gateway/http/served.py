@@ -67,23 +67,24 @@ class Served:
 
     def prompts(self, wanted: Asked) -> tuple[tuple[int, ...], ...]:
         """The tokens of each. Raises `BadField` for one that the model cannot go on with."""
-        return tuple(self._prompt(one, wanted.max_tokens) for one in wanted.prompts)
+        return tuple(self._prompt(one, wanted) for one in wanted.prompts)
 
     def new_tokens(self, prompt: Sequence[int], wanted: Asked) -> int:
         """How many may come behind a prompt."""
         if wanted.max_tokens is not None:
             return wanted.max_tokens
-        return min(self.positions - len(prompt), self.answer_tokens)
+        unsaid = wanted.tokens_unsaid or self.answer_tokens
+        return min(self.positions - len(prompt), self.answer_tokens, unsaid)
 
-    def _prompt(self, prompt: Prompt, max_tokens: int | None) -> tuple[int, ...]:
+    def _prompt(self, prompt: Prompt, wanted: Asked) -> tuple[int, ...]:
         if isinstance(prompt, str):
             self._check_bytes("prompt", prompt)
-            return self._checked("prompt", self.text.tokens(prompt), max_tokens)
+            return self._checked("prompt", self.text.tokens(prompt), wanted)
         if isinstance(prompt, Conversation):
             text = self.template.text(prompt)
             self._check_bytes("messages", text)
-            return self._checked("messages", self.text.template_tokens(text), max_tokens)
-        return self._checked("prompt", prompt, max_tokens)
+            return self._checked("messages", self.text.template_tokens(text), wanted)
+        return self._checked("prompt", prompt, wanted)
 
     def _check_bytes(self, field: str, text: str) -> None:
         """Raises `TooLong`, without the time that making tokens takes, where they are too many
@@ -96,16 +97,14 @@ class Served:
                 f"positions for {self.positions} in all",
             )
 
-    def _checked(
-        self, field: str, tokens: tuple[int, ...], max_tokens: int | None
-    ) -> tuple[int, ...]:
+    def _checked(self, field: str, tokens: tuple[int, ...], wanted: Asked) -> tuple[int, ...]:
         if not tokens:
             raise BadField(field, f"{field}: it has no tokens")
-        if len(tokens) + (max_tokens or 1) > self.positions:
-            asked = "" if max_tokens is None else f" and max_tokens = {max_tokens}"
+        if len(tokens) + (wanted.max_tokens or 1) > self.positions:
+            said = "" if wanted.max_tokens is None else f" and {wanted.limit} = {wanted.max_tokens}"
             raise TooLong(
-                field if len(tokens) >= self.positions else "max_tokens",
-                f"{len(tokens)} tokens of prompt{asked}: the model has "
+                field if len(tokens) >= self.positions else wanted.limit,
+                f"{len(tokens)} tokens of prompt{said}: the model has "
                 f"positions for {self.positions} in all",
             )
         if not 0 <= min(tokens) <= max(tokens) < self.vocabulary:

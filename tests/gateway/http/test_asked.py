@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvstore.errors import Invalid
-from kvstore.gateway.http.asked import MAX_TOKENS_DEFAULT, Asked, asked
+from kvstore.gateway.http.asked import TOKENS_UNSAID, Asked, asked
 from kvstore.gateway.http.refusal import BadField, UnknownModel
 from kvstore.gateway.sampling import Sampling
 from kvstore.limits import SERVE_PROMPTS_MAX
@@ -19,7 +19,7 @@ def read(**fields: Any) -> Asked:
 
 
 def test_a_prompt_alone_is_enough() -> None:
-    assert read() == Asked("m", ("p",), MAX_TOKENS_DEFAULT)
+    assert read() == Asked("m", ("p",), tokens_unsaid=TOKENS_UNSAID)
 
 
 @pytest.mark.parametrize(

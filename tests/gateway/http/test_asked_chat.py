@@ -27,7 +27,7 @@ def said(*messages: Any) -> list[tuple[str, str]]:
 
 
 def test_messages_alone_are_enough_and_end_where_the_model_does() -> None:
-    assert read() == Asked("m", (Conversation((Message("user", "hello"),)),), None)
+    assert read() == Asked("m", (Conversation((Message("user", "hello"),)),))
 
 
 def test_messages_are_texts_or_parts_that_are_texts() -> None:
@@ -40,6 +40,8 @@ def test_messages_are_texts_or_parts_that_are_texts() -> None:
 def test_a_limit_has_two_names() -> None:
     assert read(max_tokens=5).max_tokens == read(max_completion_tokens=5).max_tokens == 5
     assert read(max_tokens=5, max_completion_tokens=5).max_tokens == 5
+    assert read(max_tokens=5).limit == "max_tokens"
+    assert read(max_completion_tokens=5).limit == "max_completion_tokens"
     with pytest.raises(BadField, match="say two things"):
         read(max_tokens=5, max_completion_tokens=6)
 

@@ -10,7 +10,7 @@ import pytest
 
 from kvstore.config import GatewayConfig
 from kvstore.errors import ConfigError
-from kvstore.gateway.http.asked import Asked
+from kvstore.gateway.http.asked import TOKENS_UNSAID, Asked, asked
 from kvstore.gateway.http.refusal import TooLong
 from kvstore.gateway.http.served import Served
 from kvstore.gateway.http.text import Text
@@ -37,6 +37,32 @@ def test_an_answer_of_no_said_length_has_what_the_gateway_was_told_or_all_there_
     served, unsaid = Served.of(told), Asked("tiny", ("w5",), max_tokens=None)
     assert [served.new_tokens(range(tokens), unsaid) for tokens in (5, 70, 95)] == [30, 30, 5]
     assert served.new_tokens(range(5), Asked("tiny", ("w5",), max_tokens=60)) == 60
+
+
+def test_a_completion_of_no_said_length_is_as_long_as_fits_and_no_longer_than_openai_s(
+    model_dir: Path,
+) -> None:
+    served = Served.of(GatewayConfig(model_dir, engines=ENGINES, max_model_len=20))
+
+    def new_tokens(prompt: list[int]) -> int:
+        wanted = asked(json.dumps({"model": "tiny", "prompt": prompt}).encode(), ["tiny"])
+        (tokens,) = served.prompts(wanted)
+        return served.new_tokens(tokens, wanted)
+
+    assert [new_tokens([5] * tokens) for tokens in (4, 5, 19)] == [TOKENS_UNSAID, 15, 1]
+    with pytest.raises(TooLong, match=r"^20 tokens of prompt: the model has") as refused:
+        new_tokens([5] * 20)
+    assert refused.value.param == "prompt"
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+def test_an_answer_that_does_not_fit_is_refused_by_the_field_that_says_its_length(
+    model_dir: Path, limit: str
+) -> None:
+    served = Served.of(GatewayConfig(model_dir, engines=ENGINES, max_model_len=20))
+    with pytest.raises(TooLong, match=f"and {limit} = 19") as refused:
+        served.prompts(Asked("tiny", ((5, 6),), max_tokens=19, limit=limit))
+    assert refused.value.param == limit
 
 
 def without(model: Path, folder: Path, *names: str) -> Path:
