@@ -55,6 +55,9 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        # Else what it holds by itself would be waited for without end. Who reads is no slower for
+        # it: there is something to wait for only where the kernel takes no more.
+        transport.set_write_buffer_limits(0)
         self._await_head()
         if (most := SERVE_CONNECTIONS_MAX) < len(self.connections):
             refused = refusal_of(Unavailable(f"{most} connections are open, all that may be"))
