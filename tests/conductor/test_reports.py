@@ -39,12 +39,9 @@ class Streams:
         self.rig = Rig()
 
     def begin(self, name: str = "a", **fields: Any) -> Reporter:
-        reporter = self.reporter()
+        reporter = Reporter(self.rig.scheduler, "team", lambda: SECRET)
         self.say(reporter, engine=engine(name, **fields))
         return reporter
-
-    def reporter(self) -> Reporter:
-        return Reporter(self.rig.scheduler, "team", lambda: SECRET)
 
     def say(self, reporter: Reporter, **fields: Any) -> None:
         reporter.take(pb.ReportRequest(**fields), self.rig.now)
@@ -289,7 +286,7 @@ def test_a_prompt_that_another_conductor_sent_is_work_once_however_often_a_strea
     streams.rig.now += BEGIN_SECONDS
     streams.say(first, accepted=[accepted("r", 100)])
     for _ in range(3):  # its stream breaks, and says anew what waits there
-        again = streams.reporter()
+        again = Reporter(streams.rig.scheduler, "team", lambda: SECRET)
         streams.say(again, engine=engine("a"), accepted=[accepted("r", 100)])
     assert streams.crew.roles._work["others"] == 1
     assert len(streams.rig.scheduler.crew(OURS)[1].prompts) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from kvstore.block import Chain, stored_keys
 from kvstore.client.outbox import Outbox
-from kvstore.conductor.reports import BEGIN_SECONDS
+from kvstore.conductor.reports import BEGIN_SECONDS, Reporter
 from kvstore.core.fingerprints import Prints, fingerprints
 from kvstore.kernels.decision import waiting
 from kvstore.limits import RPC_KEYS_MAX
@@ -73,18 +73,15 @@ def test_what_waited_there_before_a_stream_began_came_from_nobody_just_now() -> 
         box.accept(
             f"{number}", TOKENS * RPC_KEYS_MAX, 0, [bytes([number]) * 32] * (RPC_KEYS_MAX // 2)
         )
-    stream, reporter = box.begin(), None
+    stream, reporter = box.begin(), Reporter(streams.rig.scheduler, "team", lambda: SECRET)
     messages = []
     while (message := box.next(stream, 0.0)) and message.ByteSize():
         messages.append(message)
     assert len(messages) > 1 and messages[0].adapters, "adapters take no message of their own"
     for message in messages:
-        if reporter is None:
-            reporter = streams.reporter()
         reporter.take(message, streams.rig.now)
         streams.rig.now += 0.02
     assert streams.crew.roles._work["others"] == 0.0
-    assert reporter is not None
     streams.rig.now += BEGIN_SECONDS
     streams.say(reporter, accepted=[accepted("new", 100)])
     assert streams.crew.roles._work["others"] > 0.0
