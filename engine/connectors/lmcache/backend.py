@@ -58,11 +58,11 @@ class MoonpoolBackend(StoragePluginInterface):
         settings = Settings.of(config, type(self))
         self._facts = facts_of(config, metadata, settings)
         self._deadline_seconds = settings.deadline_ms / 1e3
+        spec, ranks = self._facts.spec, metadata.world_size
+        self._lost = Lost(f"{spec.model} {spec.revision} {ranks}", ranks)
         self._node = Node(self._facts, settings, metadata.worker_id)
         self._pins = Pins(self._node, settings.pin_ms / 1e3)
         self._order = Order()
-        spec, ranks = self._facts.spec, metadata.world_size
-        self._lost = Lost(f"{spec.model} {spec.revision} {ranks}", ranks)
         elsewhere = metadata.local_world_size != ranks
         self._trust = Trust(self._order, self._lost, self._node.tell, elsewhere)
         self._stores = Stores(self._node, self._order, settings.pending_chunks)
