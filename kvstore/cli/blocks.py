@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from kvstore.block import Chain, chain
 from kvstore.cli.options import Commands, add_node, command, locator
+from kvstore.cli.output import written
 from kvstore.errors import Invalid
 from kvstore.layout import SlotLayout
 from kvstore.limits import PUT_CHUNK_BYTES_MAX
@@ -147,7 +148,7 @@ def run_get(args: argparse.Namespace) -> int:
         target: BinaryIO | None = None  # until something is there: a miss leaves the file as it was
         for part in call.ask("Get", pb.GetRequest(**call.about())):
             if part.HasField("data"):
-                target = target or opened.enter_context(args.file.open("wb"))
+                target = target or opened.enter_context(written(args.file))
                 target.write(part.data)
             elif part.block.outcome == pb.HIT:
                 hits += 1

@@ -30,7 +30,8 @@ def refusal(path: Path) -> str:
     try:
         _direct(there)
     except OSError as error:
-        cure = "give a directory that the node's user can write"
+        full = error.errno == errno.ENOSPC
+        cure = "free some room" if full else "give a directory that the node's user can write"
         return f"{there} takes no file ({error.strerror}): {cure}"
     return ""
 

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from kvstore.cli.options import Commands, add_codec, command
+from kvstore.cli.output import naming
 from kvstore.errors import ConfigError
 
 _OF_MODELS = (".json", ".safetensors", ".bin", ".gguf", ".model")  # suffixes of their files
@@ -61,7 +62,8 @@ def run_make(args: argparse.Namespace) -> int:
             if filecmp.cmpfiles(path, anew, names, shallow=False)[0] != names:
                 raise ConfigError(f"{path} has another model: name another folder, or remove it")
     else:
-        make_model(path, seed=args.seed)
+        with naming(path):
+            make_model(path, seed=args.seed)
     print(path)
     return 0
 
@@ -84,5 +86,6 @@ def default_model(directory: Path) -> Path:
     if not (path / "model.safetensors").exists():
         for unfinished in (path, anew):
             shutil.rmtree(unfinished, ignore_errors=True)
-        make_model(anew).rename(path)
+        with naming(anew):
+            make_model(anew).rename(path)
     return path

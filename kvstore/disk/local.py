@@ -14,6 +14,7 @@ the directory is said when it is opened: afterwards only the disk can fail.
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -77,10 +78,9 @@ class LocalDisk(Disk):
                 data, ledger, header = _opened(path, header, buffered, resources)
                 return cls(data, ledger, LostIndex(path), header, resources.pop_all())
         except (OSError, lmdb.Error) as error:
-            raise ConfigError(
-                f"node.ssd {str(path)!r} cannot be used ({error}): give a directory that the "
-                "node can write"
-            ) from error
+            full = os.strerror(errno.ENOSPC) in str(error)  # LMDB has its own errors
+            cure = "free some room there" if full else "give a directory that the node can write"
+            raise ConfigError(f"node.ssd {str(path)!r} cannot be used ({error}): {cure}") from error
 
     def read(self, file: int, offset: int, into: memoryview) -> None:
         self._data[file].read(offset, into)

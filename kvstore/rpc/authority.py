@@ -71,8 +71,7 @@ class Authority:
             .add_extension(usage, critical=True)
             .sign(key, hashes.SHA256())
         )
-        _write(folder / "ca.key", _key_pem(key), _SECRET)
-        _write(folder / "ca.pem", cert.public_bytes(serialization.Encoding.PEM), _PUBLIC)
+        _write_both(folder / "ca.key", key, folder / "ca.pem", cert)
         return cls(folder, cert, key)
 
     @classmethod
@@ -114,8 +113,7 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .sign(self._key, hashes.SHA256())
         )
-        _write(files.key, _key_pem(key), _SECRET)
-        _write(files.cert, cert.public_bytes(serialization.Encoding.PEM), _PUBLIC)
+        _write_both(files.key, key, files.cert, cert)
         return files
 
 
@@ -169,11 +167,28 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
 
 
+def _write_both(
+    key_path: Path, key: ec.EllipticCurvePrivateKey, cert_path: Path, cert: x509.Certificate
+) -> None:
+    """Or neither, as on a full disk: one of them alone would only be in the way of the next."""
+    _write(key_path, _key_pem(key), _SECRET)
+    try:
+        _write(cert_path, cert.public_bytes(serialization.Encoding.PEM), _PUBLIC)
+    except BaseException:
+        key_path.unlink()
+        raise
+
+
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """To a new file."""
+    """To a new file, which is there whole or not at all."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
         raise ConfigError(f"{path}: there already; delete it, or use another folder") from None
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        path.unlink()
+        error.filename = str(path)
+        raise

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kvstore.cli import host_folders
 from kvstore.cli.host import look_at
 from kvstore.cli.host_verdict import verdict
 from kvstore.config import NodeConfig, SsdConfig
@@ -103,3 +106,14 @@ def test_a_layout_that_is_of_no_use_is_said_of_its_path_and_hides_nothing_else(
         [port, path] = errors(config)
     assert "another process does" in port
     assert path.startswith(f"--ssd {tmp_path / 'ssd'}: ") and says in path
+
+
+def test_of_a_disk_without_any_room_it_is_not_said_that_its_user_may_not_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(host_folders, "_direct", full)
+    said = f"{tmp_path} takes no file (No space left on device): free some room"
+    assert host_folders.refusal(tmp_path / "ssd") == said

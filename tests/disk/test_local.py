@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
 from kvstore.disk import local
@@ -80,6 +82,20 @@ def test_a_path_that_cannot_be_made_is_refused() -> None:
 
 def test_a_path_that_cannot_be_written_is_refused(mounted: Mounted) -> None:
     refused(mounted("tmpfs", "ro"), "Read-only file system.*a directory that the node can write")
+
+
+def test_a_path_without_room_is_not_called_one_that_may_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = os.strerror(errno.ENOSPC)
+    for error in (OSError(errno.ENOSPC, said), lmdb.DiskError(f"mdb_env_open: {said}")):
+
+        def full(*_: object, why: Exception = error) -> None:
+            raise why
+
+        with monkeypatch.context() as patched:
+            patched.setattr(local, "_opened", full)
+            refused(tmp_path, "No space left on device.*: free some room there$")
 
 
 def test_a_filesystem_without_direct_io_is_refused_unless_buffered(mounted: Mounted) -> None:
