@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from kvstore.block import Chain, chain
 from kvstore.cli.options import Commands, add_node, command, locator
 from kvstore.cli.output import written
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, KVStoreError
 from kvstore.layout import SlotLayout
 from kvstore.limits import PUT_CHUNK_BYTES_MAX
 from kvstore.rpc.channel import open_channel
@@ -116,7 +116,12 @@ def run_put(args: argparse.Namespace) -> int:
     if found.st_size != size:
         raise Invalid(f"{args.file} has {found.st_size} bytes; the KV of these tokens has {size}")
     with args.file.open("rb") as source:
-        reply = call.ask("Put", _parts(call, source))
+        try:
+            reply = call.ask("Put", _parts(call, source))
+        except KVStoreError:
+            if not source.read(1) and (left := size - source.tell()) > 0:
+                raise Invalid(f"{args.file} was cut off meanwhile: {left} bytes are gone") from None
+            raise
     stored = list(reply.stored).count(pb.PutReply.STORED)
     print(f"stored {stored} of {len(call.blocks)} blocks, {len(call.blocks) - stored} were there")
     return 0
@@ -137,6 +142,8 @@ def _parts(call: _Call, source: Any) -> Iterator[pb.PutRequest]:
         yield pb.PutRequest(block=block)
         while left:
             data = source.read(min(left, PUT_CHUNK_BYTES_MAX))
+            if not data:
+                return  # gRPC would hide what is raised here; the node says that it ends too soon
             left -= len(data)
             yield pb.PutRequest(data=data)
 

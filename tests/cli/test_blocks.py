@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,28 @@ def test_what_is_put_is_a_file_of_known_size(
     asked = ["put", file, "--spec", str(spec), "--tokens", "1,2,3", "--node", node.address]
     assert main(asked) == (1 if file == "none" else 2)
     assert f"moonpool: {file}: {why}" in capsys.readouterr().err
+
+
+def test_a_file_that_is_cut_off_while_it_is_put_is_what_is_named(
+    node: NodeProcess,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec, file = tmp_path / "spec.json", tmp_path / "kv.bin"
+    spec.write_text(SPEC.canonical())
+    file.write_bytes(bytes(1_024))  # two blocks
+
+    def cut_off(_: int) -> bool:
+        os.truncate(file, 600)
+        return True
+
+    monkeypatch.setattr("kvstore.cli.blocks.stat.S_ISREG", cut_off)
+    asked = ["put", str(file), "--spec", str(spec), "--tokens", "1,2,3,4,5,6,7,8"]
+    assert main([*asked, "--node", node.address]) == 2
+    assert capsys.readouterr().err == (
+        f"moonpool: {file} was cut off meanwhile: 424 bytes are gone\n"
+    )
 
 
 def test_tokens_are_read_from_a_file_whose_name_begins_with_a_digit(tmp_path: Path) -> None:
