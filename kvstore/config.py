@@ -63,8 +63,8 @@ def label(text: str) -> tuple[str, str]:
 
 def state_dir() -> Path:
     """Where a host keeps Moonpool's metadata and sockets unless told otherwise."""
-    if "MOONPOOL_DIR" in os.environ:
-        return Path(os.environ["MOONPOOL_DIR"])
+    if given := os.environ.get("MOONPOOL_DIR"):
+        return Path(given)
     if base := os.environ.get("XDG_STATE_HOME"):
         return Path(base) / "moonpool"
     try:

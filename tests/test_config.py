@@ -53,7 +53,7 @@ def test_the_state_directory_follows_the_environment(
 ) -> None:
     monkeypatch.setenv("MOONPOOL_DIR", str(tmp_path))
     assert state_dir() == tmp_path
-    monkeypatch.delenv("MOONPOOL_DIR")
+    monkeypatch.setenv("MOONPOOL_DIR", "")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert state_dir() == tmp_path / "moonpool"
     monkeypatch.setenv("XDG_STATE_HOME", "")

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     holders = [
         Holder(role, name, () if role is Role.CLIENT else (*_HERE, *args.host))
         for role, names in named.items()
-        for name in names
+        for name in dict.fromkeys(names)
     ]
     known = (args.folder / "ca.pem").exists()
     planned = [one.files(args.folder) for one in holders]

@@ -45,16 +45,17 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    address = args.address.rstrip("/")
     if args.address:
-        check_engine("ADDRESS", args.address.rstrip("/"))
-    if speaks_http(args.address):
-        _check_gateway(args.address.rstrip("/"))
+        check_engine("ADDRESS", address)
+    if speaks_http(address):
+        _check_gateway(address)
         return 0
     # gRPC's health service is an extra: only who serves has it.
     from kvstore.rpc.health import check_serves
 
     shown = OPEN if args.plain else Credentials.of_environment()
-    check_serves(args.address or InDirectory(directory(args)).find(), shown, SECONDS)
+    check_serves(address or InDirectory(directory(args)).find(), shown, SECONDS)
     return 0
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from kvstore.address import check_server
 from kvstore.codec import CODECS, NONE
-from kvstore.config import METADATA_FILE, EtcdConfig, TlsConfig, state_dir
+from kvstore.config import METADATA_FILE, EtcdConfig, TlsConfig, parse_bytes, state_dir
 from kvstore.errors import ConfigError, Invalid, Unavailable
 from kvstore.limits import GiB, KiB, MiB
 from kvstore.metadata import Metadata, open_metadata
+from kvstore.metadata.bounds import INT64_MAX
 from kvstore.rpc.channel import open_channel
 from kvstore.rpc.locator import FixedAddress, InDirectory, Locator
 from kvstore.rpc.status import typed_errors
@@ -234,6 +235,14 @@ def check_number(option: str, given: int, least: int, most: int) -> None:
     """Before it is put in a message, which refuses it without saying what it was."""
     if not least <= given <= most:
         raise Invalid(f"{option} {given}: {least} to {most}")
+
+
+def size_of(option: str, text: str) -> int:
+    """Of a size that a message or a record is to hold."""
+    size = parse_bytes(option, text)
+    if size > INT64_MAX:
+        raise ConfigError(f"{option} = {text[:64]!r}: less than 8388608TiB is right")
+    return size
 
 
 def check_output(option: str, path: Path) -> None:

@@ -20,9 +20,10 @@ from kvstore.cli.options import (
     command,
     metadata,
     refuse_idle,
+    size_of,
     size_text,
 )
-from kvstore.config import DEFAULT_TENANT, parse_bytes
+from kvstore.config import DEFAULT_TENANT
 from kvstore.errors import ConfigError, Unavailable
 from kvstore.metadata import Metadata
 from kvstore.metadata.records import BadRecord, ShareRecord, TenantRecord
@@ -151,7 +152,7 @@ def _quota(text: str | None) -> int | None:
         return None
     if text == _NO_QUOTA:
         return 0
-    size = parse_bytes("--quota", text)
+    size = size_of("--quota", text)
     if not size:
         raise ConfigError(f"--quota = {text!r}: write a size above 0, or none for no quota")
     return size

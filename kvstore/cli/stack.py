@@ -28,6 +28,7 @@ from kvstore.limits import KiB
 
 READY_SECONDS = 120.0  # of one that only waits, as a large model does for its disk
 LAST_WORDS_BYTES = 64 * KiB  # of a log, that are looked through for them
+WRONG = 2  # the exit code of a command line that is
 LOOK_SECONDS = 0.2  # between two looks at whether to stop
 STOP_SECONDS = 12.0  # node and engines drain in less
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.5, 10.0
@@ -76,8 +77,8 @@ class Child:
                 continue
             piece = os.read(self._process.stdout.fileno(), 4096)
             if not piece:
-                self._process.wait()
-                raise ConfigError(f"{self.name} did not start: {self._last_words()}")
+                why = f"{self.name} did not start: {self._last_words()}"
+                raise ConfigError(why) if self._process.wait() == WRONG else Unavailable(why)
             text += piece
         said = json.loads(text.splitlines()[0])
         self.address, self.metrics = said["ready"], said.get("metrics", "")

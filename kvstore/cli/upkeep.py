@@ -17,9 +17,9 @@ from kvstore.cli.options import (
     admin,
     command,
     refuse_idle,
+    size_of,
 )
 from kvstore.cli.pool_purge import PURGE_SECONDS_MAX, purge_everywhere
-from kvstore.config import parse_bytes
 from kvstore.wire.v1 import admin_pb2 as pb
 
 SCRUB_SECONDS_MAX = 7 * 86_400.0  # a round of a large SSD at a low rate takes days
@@ -72,7 +72,7 @@ def add(commands: Commands) -> None:
 
 
 def run_scrub(args: argparse.Namespace) -> int:
-    request = pb.ScrubRequest(bytes_per_second=parse_bytes("--rate", args.rate))
+    request = pb.ScrubRequest(bytes_per_second=size_of("--rate", args.rate))
     reply = pb.ScrubReply()
     with (
         admin(args) as stub,

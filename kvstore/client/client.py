@@ -102,7 +102,7 @@ class Client:
         It shows `credentials` if they are given, else what the environment names (MOONPOOL_TLS_CA,
         _CERT, _KEY and MOONPOOL_TOKEN, or MOONPOOL_TOKEN_FILE), else nothing.
         """
-        fixed = isinstance(where, str) and ":" in where
+        fixed = isinstance(where, str) and ":" in where and "/" not in where
         locator = FixedAddress(str(where)) if fixed else InDirectory(Path(where))
         client = cls(locator, spec, **options)
         try:

@@ -190,6 +190,7 @@ def test_a_metadata_file_that_is_damaged_is_an_error_beside_the_others(
 def test_health_is_an_exit_code(node: NodeProcess, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "--dir", str(node.directory)]) == 0
     assert main(["health", node.address]) == 0
+    assert main(["health", f"{node.address}/"]) == 0
     node.kill()
     assert main(["health", node.address]) == 1
     assert main(["health", "--dir", str(node.directory)]) == 1

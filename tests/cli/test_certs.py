@@ -155,3 +155,10 @@ def test_where_no_node_has_run_there_is_nothing_to_add_to(
 ) -> None:
     code, _, error = run(capsys, "tenant", "add", "a", "--dir", str(tmp_path / "none"))
     assert code == 1 and "no node has kept its metadata" in error
+
+
+def test_a_name_that_is_given_twice_is_one_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, printed, _ = run(capsys, "certs", str(tmp_path), "--node", "a", "--node", "a")
+    assert code == 0 and printed.count("node a: ") == 1

@@ -85,7 +85,17 @@ def test_of_a_process_that_ends_while_it_starts_what_it_said_and_how_it_ended_is
     node.log.write_text("what the one before it had said\n")
     (tmp_path / "python").write_text(f"#!/bin/sh\n{ends}\n")
     node.start()
-    with pytest.raises(ConfigError, match=f"^node did not start: {said}$"):
+    with pytest.raises(Unavailable, match=f"^node did not start: {said}$"):
+        node.wait_ready()
+
+
+def test_one_that_refuses_what_it_is_told_is_a_wrong_command_line(
+    silent: Stack, tmp_path: Path
+) -> None:
+    node = silent.children["node"]
+    (tmp_path / "python").write_text("#!/bin/sh\necho no such thing >&2\nexit 2\n")
+    node.start()
+    with pytest.raises(ConfigError, match="^node did not start: no such thing$"):
         node.wait_ready()
 
 
@@ -96,7 +106,7 @@ def test_of_a_process_that_said_much_before_it_ended_the_last_of_it_is_read(
     much = "head -c 1000000 /dev/zero | tr '\\0' x"
     (tmp_path / "python").write_text(f"#!/bin/sh\n{much} >&2\necho >&2\nexit 1\n")
     node.start()
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(Unavailable) as caught:
         node.wait_ready()
     assert 0 < str(caught.value).count("x") <= module.LAST_WORDS_BYTES
 

@@ -56,6 +56,16 @@ def test_a_rate_that_is_no_size_is_named(capsys: pytest.CaptureFixture[str]) -> 
     assert "--rate = 'fast'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("size", ["99999999999999TiB", "9" * 5_000, "8388608TiB"])
+def test_a_size_that_no_message_holds_is_named_with_its_option(
+    size: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for asked in ("scrub --node 127.0.0.1:1 --rate", "share default --quota"):
+        assert main([*asked.split(), size]) == 2
+        said = capsys.readouterr().err
+        assert f"{asked.split()[-1]} = {size[:64]!r}: less than 8388608TiB is right" in said
+
+
 def test_a_purge_says_what_went(
     node: NodeProcess, caller: Caller, capsys: pytest.CaptureFixture[str]
 ) -> None:

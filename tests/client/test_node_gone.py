@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -258,6 +259,11 @@ def test_nobody_is_there_from_the_start(tmp_path: Any, cache: Cache) -> None:
     for locator in (InDirectory(tmp_path), FixedAddress("127.0.0.1:1")):
         with Client(locator, SPEC) as client:
             asked_of_nobody(client, cache)
+
+
+def test_a_folder_with_a_colon_in_its_name_is_no_address(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=f"no node has run in {tmp_path}/st:ate"):
+        Client.at(f"{tmp_path}/st:ate", SPEC)
 
 
 def test_a_client_that_cannot_register_leaves_no_session(
