@@ -80,6 +80,8 @@ HOST = np.dtype(
         ("domain_leaves", np.float64),
         ("decodes", np.bool_),  # an engine there does, or nobody: see `mark_roles`
         ("away", np.bool_),  # its node is gone: nothing is found there, comes to it or leaves it
+        ("domain_decodes", np.bool_),  # one does that the wires of its domain reach: likewise
+        ("rack_decodes", np.bool_),  # one does that is in no other rack than it: likewise
         ("prefills", np.int32),  # the first engine there that does, or `NONE`: likewise
         ("owed", np.float64),  # seconds that KV will take to leave it which is yet to be computed
         ("sent", np.float64),  # seconds that what left it lately took: the count fades
@@ -90,6 +92,7 @@ HOST = np.dtype(
     ],
     align=True,
 )
+MARKED = ["decodes", "domain_decodes", "rack_decodes", "prefills"]  # by `mark_roles`
 
 
 class Fleet(NamedTuple):
@@ -204,8 +207,9 @@ def way_seconds(giver: Any, taker: Any) -> Any:
 
 @njit(**BORROWED)
 def mark_roles(fleet: Any) -> None:
-    """Write down at which hosts some engine decodes, and which prefills there: to be done whenever
-    that may be another."""
+    """Write down at which hosts some engine decodes, and which prefills there, and by which ways
+    who decodes can be reached from each: to be done whenever that may be another, or hosts stand
+    elsewhere."""
     engines, hosts, some = fleet.engines, fleet.hosts, False
     hosts.decodes[:], hosts.prefills[:] = False, NONE
     for one in range(len(engines) - 1, -1, -1):
@@ -217,6 +221,27 @@ def mark_roles(fleet: Any) -> None:
             hosts[engine.host].prefills = one
     if not some:  # whoever will is not known
         hosts.decodes[:] = True
+    _mark_ways(fleet)
+
+
+@inner
+def _mark_ways(fleet: Any) -> None:
+    hosts, near, anywhere = fleet.hosts, fleet.near, False
+    near[:] = NONE
+    for host in range(len(hosts)):
+        one = hosts[host]
+        if not one.decodes:
+            continue
+        if one.domain != UNLABELLED and one.domain_seconds < np.inf:
+            near[one.domain] = host
+        if one.rack != UNLABELLED:
+            near[one.rack] = host
+        else:
+            anywhere = True
+    for host in range(len(hosts)):
+        one = hosts[host]
+        one.domain_decodes = one.domain != UNLABELLED and near[one.domain] != NONE
+        one.rack_decodes = anywhere or one.rack == UNLABELLED or near[one.rack] != NONE
 
 
 @njit(**BORROWED)
@@ -230,10 +255,28 @@ def kept_by_decoders(fleet: Any, found: Any) -> Any:
 
 
 @inner
+def _link_out_seconds(host: Any) -> Any:
+    """Of a byte that leaves a host over its link for who decodes."""
+    return host.link_seconds if host.rack_decodes else max(host.link_seconds, host.far_seconds)
+
+
+@inner
+def goes_by_domain(host: Any) -> Any:
+    """Whether what leaves a host for who decodes does so by the wires of its domain."""
+    return host.domain_decodes and host.domain_seconds < _link_out_seconds(host)
+
+
+@inner
+def out_seconds(host: Any) -> Any:
+    """Of a byte that leaves a host for who decodes, by the quickest way on which somebody does."""
+    return host.domain_seconds if goes_by_domain(host) else _link_out_seconds(host)
+
+
+@inner
 def hand_seconds(host: Any, size: Any) -> Any:
-    """That so many bytes of KV take to leave a host for who decodes, by the quickest way that it
-    has; none where somebody there does."""
-    return 0.0 if host.decodes else size * min(host.link_seconds, host.domain_seconds)
+    """That so many bytes of KV take to leave a host for who decodes; none where somebody there
+    does."""
+    return 0.0 if host.decodes else size * out_seconds(host)
 
 
 @inner

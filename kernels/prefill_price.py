@@ -28,6 +28,7 @@ from .fleet import (
     busy_for,
     busy_seconds,
     end_seconds,
+    goes_by_domain,
     hand_seconds,
     size_of,
     way_between,
@@ -106,7 +107,7 @@ def again_seconds(engine: Any, host: Any, asked: Any) -> Any:
 @inner
 def leaving_seconds(host: Any, now: Any) -> Any:
     """Until all has left a host that is to leave it before what comes now."""
-    leaves = host.domain_leaves if host.domain_seconds < host.link_seconds else host.leaves
+    leaves = host.domain_leaves if goes_by_domain(host) else host.leaves
     return max(0.0, leaves - now) + host.owed
 
 

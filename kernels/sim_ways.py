@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .fleet import NONE, busy_seconds, carry, way_between, way_seconds
+from .fleet import NONE, busy_seconds, carry, out_seconds, way_between, way_seconds
 from .inner import inner
 from .sim_look import leading
 from .sim_world import blocks_of
@@ -70,10 +70,12 @@ def _size(w: Any, r: Any, other: Any) -> Any:
 
 @inner
 def _at_best(w: Any, r: Any, host: Any) -> Any:
-    """Seconds for as many bytes as were to be handed on when it was sent, by the quickest way."""
-    seen, place = w.fleet.hosts[host], w.places[host]
-    really = min(place.domain_seconds, place.link_seconds)
-    return w.requests[r].hand * really / min(seen.domain_seconds, seen.link_seconds)
+    """Seconds for as many bytes as were to be handed on when it was sent, by the quickest way. They
+    are no more than all of its KV, though another way may have been the quickest then."""
+    request, place = w.requests[r], w.places[host]
+    whole = request.tokens * w.setting.token_bytes
+    size = min(whole, request.hand / out_seconds(w.fleet.hosts[host]))
+    return size * min(place.domain_seconds, place.link_seconds)
 
 
 @inner

@@ -29,7 +29,7 @@ from kvstore.conductor.roles import Advice, Roles, switch_tie
 from kvstore.core.cost import DecodeCost, PrefillCost
 from kvstore.core.fit import Bias, DecodeFit, Errors, PrefillFit
 from kvstore.kernels import decision as loops
-from kvstore.kernels.fleet import LINK, Fleet, Found, empty, nothing
+from kvstore.kernels.fleet import LINK, MARKED, Fleet, Found, empty, nothing
 from kvstore.kernels.prefill_price import unpriced
 from kvstore.kernels.rules import Rules
 from kvstore.limits import ENGINE_ADAPTERS_MAX
@@ -295,9 +295,9 @@ class Crew:
         assert self.decoders == sum(one.decode is not None for one in self.by_id.values())
         assert len(self._free) + len(self.by_id) == len(self.rows)
         hosts = self.fleet.hosts
-        marked = hosts[["decodes", "prefills"]].copy()
+        marked = hosts[MARKED].copy()
         loops.mark_roles(self.fleet)
-        assert (marked == hosts[["decodes", "prefills"]]).all(), "hosts do not know their engines"
+        assert (marked == hosts[MARKED]).all(), "hosts do not know their engines"
         self._labels.check([*hosts["domain"].tolist(), *hosts["rack"].tolist()])
         assert len(self.fleet.near) >= self._labels.count, "a label has no row"
 

@@ -235,7 +235,7 @@ def check(world: World) -> None:
     ordered = (served["arrival"] <= served["began"]) & (served["began"] < served["prefilled"])
     ordered &= (served["prefilled"] <= served["first_token"]) | (served["made"] > 0)
     ordered &= served["first_token"] <= served["finished"]
-    marked = world.fleet.hosts[["decodes", "prefills"]].copy()
+    marked = world.fleet.hosts[fleets.MARKED].copy()
     mark_roles(world.fleet)
     left = {
         "something happens in another order": ~ordered,
@@ -250,7 +250,7 @@ def check(world: World) -> None:
         "a router counts sequences": world.fleet.engines["batch"],
         "a router counts prompts": world.tally.engines["queued"],
         "events are to come": world.heap.counts[:1],
-        "hosts do not know their engines": marked != world.fleet.hosts[["decodes", "prefills"]],
+        "hosts do not know their engines": marked != world.fleet.hosts[fleets.MARKED],
     }
     caches, most = world.caches, world.caches.most
     left["blocks are coming"] = caches.sizes[:, sim_known.COMING]

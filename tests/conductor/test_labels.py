@@ -67,3 +67,16 @@ def test_kv_goes_to_an_engine_that_decodes_near_it() -> None:
         assert isinstance(placed, Decision) and placed.decode is not None
         assert placed.decode.facts.engine_id == "near"
     rig.check()
+
+
+def test_it_is_known_by_which_ways_who_decodes_is_reached_whoever_comes_and_goes() -> None:
+    crew = Crew(facts("a"), hosts=1, now=0.0)
+    crew.enter(facts("a", decode=None, rack="r1"), 0, 0.0)
+    near = crew.enter(facts("b", prefill=None, rack="r1"), 1, 0.0)
+    crew.enter(facts("c", prefill=None, rack="r2"), 2, 0.0)
+    assert crew.fleet.hosts["rack_decodes"][0]
+    crew.leave(near, 0.0)
+    assert not crew.fleet.hosts["rack_decodes"][0]
+    crew.enter(facts("d", prefill=None), 3, 0.0)
+    assert crew.fleet.hosts["rack_decodes"][0], "who is in no rack may be in any"
+    crew.check()

@@ -13,6 +13,7 @@ from kvstore.kernels.fleet import (
     LINK,
     NONE,
     SIZES,
+    UNLABELLED,
     decode_seconds,
     dequeue,
     enqueue,
@@ -154,3 +155,20 @@ def test_of_each_host_the_first_engine_that_prefills_is_known() -> None:
     made.engines["host"], made.engines["prefills"] = (2, 0, 2, 1), (False, True, True, False)
     mark_roles(made)
     assert made.hosts["prefills"].tolist() == [1, NONE, 2, NONE]
+
+
+def test_of_each_host_it_is_known_by_which_ways_who_decodes_is_reached() -> None:
+    made = labelled(fleet(5), [0, 0, 1, -1, -1], [0, 0, 1, 1, -1])
+    made.engines["decodes"], made.hosts["domain_seconds"] = (True, *[False] * 4), 1 / 700e9
+    mark_roles(made)
+    assert made.hosts["domain_decodes"].tolist() == [True, True, False, False, False]
+    assert made.hosts["rack_decodes"].tolist() == [True, True, False, False, True]
+    made.hosts["domain_seconds"][0] = np.inf
+    mark_roles(made)
+    assert not made.hosts["domain_decodes"].any(), "its wires reach nobody"
+    made.hosts["rack"][0] = UNLABELLED
+    mark_roles(made)
+    assert made.hosts["rack_decodes"].all(), "it may be in any rack"
+    made.engines["decodes"] = False
+    mark_roles(made)
+    assert made.hosts["domain_decodes"].tolist() == [True, True, True, False, False], "whoever will"

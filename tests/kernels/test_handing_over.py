@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.kernels.fleet import NONE, Fleet, Found, nothing, prefill_seconds
+from kvstore.kernels.fleet import (
+    NONE,
+    UNLABELLED,
+    Fleet,
+    Found,
+    mark_roles,
+    nothing,
+    prefill_seconds,
+)
 from kvstore.kernels.prefill_choice import price_all
 from kvstore.kernels.prefill_price import BLOCKS, COST, FETCHED, FIRST_TOKEN, HAND, HANDED
-from tests.kernels.fleets import ASKED, RULES, SCARCE, chosen, fleet, rows
+from tests.kernels.fleets import ASKED, RULES, SCARCE, chosen, fleet, labelled, rows
 
 
 def handing_over(engines: int, hand: float) -> tuple[Fleet, Found]:
     """Engines of which only the last decodes; a prompt takes so long to leave the others' hosts."""
     made, found = fleet(engines), nothing(engines, engines)
     made.engines["prefills"] = [True] * (engines - 1) + [False]
-    made.engines["decodes"] = made.hosts["decodes"] = ~made.engines["prefills"]
+    made.engines["decodes"] = ~made.engines["prefills"]
+    mark_roles(made)
     made.hosts["link_seconds"] = hand / (ASKED.tokens * ASKED.token_bytes)
     return made, found
 
@@ -45,11 +54,39 @@ def test_a_host_with_much_to_send_gets_no_more_to_prefill(column: str) -> None:
 
 def test_within_a_domain_what_its_wires_carry_is_waited_for_and_not_the_link() -> None:
     made, found = handing_over(2, hand=9.0)
+    made = labelled(made, [0, 0], [UNLABELLED] * 2)
     made.hosts["domain_seconds"] = 4.0 / (ASKED.tokens * ASKED.token_bytes)
     made.hosts["leaves"][0] = ASKED.now + 20.0
+    mark_roles(made)
     assert chosen(made, found)[2][HANDED] == pytest.approx(4.0)
     made.hosts["domain_leaves"][0] = ASKED.now + 5.0
     assert chosen(made, found)[2][HANDED] == pytest.approx(9.0)
+
+
+def test_wires_of_a_domain_in_which_nobody_decodes_are_no_way_there() -> None:
+    made, found = handing_over(2, hand=9.0)
+    made = labelled(made, [0, 1], [UNLABELLED] * 2)
+    made.hosts["domain_seconds"] = 4.0 / (ASKED.tokens * ASKED.token_bytes)
+    made.hosts["domain_leaves"][0], made.hosts["leaves"][0] = ASKED.now + 20.0, ASKED.now + 1.0
+    mark_roles(made)
+    row = chosen(made, found)[2]
+    assert (row[HAND], row[HANDED]) == (pytest.approx(9.0), pytest.approx(10.0))
+
+
+def test_kv_goes_from_rack_to_rack_where_nobody_decodes_in_its_own() -> None:
+    made, found = handing_over(3, hand=1.0)
+    made = labelled(made, [UNLABELLED] * 3, [0, 1, 1])
+    made.hosts["far_seconds"] = 12.0 / (ASKED.tokens * ASKED.token_bytes)
+    mark_roles(made)
+    priced = rows(3)
+    price_all(made, found, ASKED, RULES, SCARCE, priced)
+    assert priced[:2, HAND] == pytest.approx([12.0, 1.0])
+    found.dram[0] = found.local[0] = 10
+    assert chosen(made, found)[0] == 1, "however much is there"
+    made.hosts["rack"][2] = UNLABELLED
+    mark_roles(made)
+    price_all(made, found, ASKED, RULES, SCARCE, priced)
+    assert priced[:2, HAND] == pytest.approx([1.0, 1.0]), "it may be in either"
 
 
 def test_one_that_would_be_with_who_decodes_it_too_late_is_refused() -> None:

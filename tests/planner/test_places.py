@@ -137,3 +137,14 @@ def test_a_router_that_knows_no_places_is_told_of_none() -> None:
         assert ((hosts["rack"] == UNLABELLED) & (hosts["domain"] == UNLABELLED)).all() != known
         assert built.places["domain"].tolist() == [0, 1, 2, 3] * 2
         assert built.places["rack"].tolist() == [4, 5] * 4
+
+
+def test_an_engine_from_which_kv_goes_slowly_to_who_decodes_makes_nobody_late() -> None:
+    """One engine decodes: what the second of those that prefill does goes to another rack."""
+    load, soon = made("multi-turn", 10.0, 60.0, 1), {"ttft_seconds": 2.0, "tpot_seconds": 0.1}
+    alone, beside = (
+        replay(load, cluster(*engines, dram_bytes=10**11, **soon, **places), OURS, 1)
+        for engines, places in (((1, 1), {}), ((2, 1), SLOW))
+    )
+    assert beside.share > alone.share - 0.02
+    assert beside.carried.far > 0, "it is worth something all the same"
