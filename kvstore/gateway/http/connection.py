@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kvstore.errors import Invalid, Unavailable
-from kvstore.gateway.http.refusal import refusal_of
+from kvstore.errors import Unavailable
+from kvstore.gateway.http.refusal import Refusal, refusal_of
 from kvstore.limits import (
     SERVE_AHEAD_BYTES_MAX,
     SERVE_CONNECTIONS_MAX,
@@ -27,17 +28,31 @@ from kvstore.limits import (
 log = logging.getLogger(__name__)
 
 _LINE_ENDS = b"\r\n"
-_NO_HTTP = "this is no HTTP/1.1, which is spoken here, and without TLS: call http://HOST:PORT"
+_QUOTED = re.compile(r":? (bytearray\()?b['\"]")
+_PLAIN = "HTTP/1.1 is spoken here, without TLS: call http://HOST:PORT"
 
 
 class _Requests(h11.Connection):
     """Of one caller. Lines' ends before a request are none of it: some say one behind a body."""
 
+    wrong = h11.RemoteProtocolError("")  # what it said last, once that is no HTTP
+
     def next_event(self) -> Any:
         if self.their_state is h11.IDLE:
             waits, _ = self.trailing_data
             self._receive_buffer.maybe_extract_at_most(len(waits) - len(waits.lstrip(_LINE_ENDS)))
-        return super().next_event()
+        try:
+            return super().next_event()
+        except h11.RemoteProtocolError as wrong:
+            self.wrong = wrong
+            raise
+
+
+def _told(wrong: h11.RemoteProtocolError) -> str:
+    """In words for its caller and for the log, so without what it said: that may be a key."""
+    words = _QUOTED.split(str(wrong), 1)[0]
+    text = f"this is no HTTP/1.1: {words}"
+    return f"{text}; {_PLAIN}" if "request line" in words else text
 
 
 class Connection(H11Protocol):
@@ -51,7 +66,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *of: Any, **more: Any) -> None:
         super().__init__(*of, **more)
-        self.conn = _Requests(h11.SERVER, SERVE_HEAD_BYTES_MAX)
+        self.conn: _Requests = _Requests(h11.SERVER, SERVE_HEAD_BYTES_MAX)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -93,9 +108,11 @@ class Connection(H11Protocol):
             self._await_head()  # of which a part came behind the request that is answered now
 
     def send_400_response(self, msg: str) -> None:
-        log.warning("%s:%s: %s", *(self.client or ("a caller", "")), _NO_HTTP)
+        text = _told(self.conn.wrong)
+        log.warning("%s:%s: %s", *(self.client or ("a caller", "")), text)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else it has an answer, or some
-            said = refusal_of(Invalid(_NO_HTTP)).response
+            status = self.conn.wrong.error_status_hint
+            said = Refusal(status, "invalid_request_error", text).response
             said.headers["connection"] = "close"
             head = h11.Response(status_code=said.status_code, headers=said.raw_headers)
             for event in (head, h11.Data(data=bytes(said.body)), h11.EndOfMessage()):

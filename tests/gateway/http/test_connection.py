@@ -181,22 +181,53 @@ def refused_by(answer: bytes) -> tuple[bytes, str]:
     return head.split()[1], json.loads(body)["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    "said", [b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\nno header\r\n\r\n"]
-)
-def test_who_speaks_something_else_is_told_what_is_spoken_and_so_is_the_log(
+TLS = b"\x16\x03\x01\x02\x00\x01"
+HELLO = b"SSH-2.0-OpenSSH_9.6\r\n\r\n"
+HEAD = b"GET /small HTTP/1.1\r\n"
+WRONG = {
+    TLS: (b"400", "illegal request line; HTTP/1.1 is spoken here, without TLS: call http://"),
+    HELLO: (b"400", "illegal request line; HTTP/1.1 is spoken here, without TLS: call http://"),
+    HEAD + b"no header\r\n\r\n": (b"400", "this is no HTTP/1.1: illegal header line"),
+    HEAD + b"\r\n": (b"400", "Missing mandatory Host: header"),
+    HEAD + b"Host: h\r\nContent-Length: x\r\n\r\n": (b"400", "bad Content-Length"),
+    HEAD + b"Host: h\r\nX: " + bytes([0]) + b"\r\n\r\n": (b"400", "illegal header line"),
+    HEAD + b"X: " + b"x" * 70_000: (b"431", "Receive buffer too long"),
+    HEAD + b"Host: h\r\nTransfer-Encoding: gzip\r\n\r\n": (b"501", "Only Transfer-Encoding"),
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_who_says_what_is_no_http_is_told_what_is_wrong_with_it_and_so_is_the_log(
     said: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
+    wanted, why = WRONG[said]
+
     async def test(address: tuple[str, int]) -> None:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(said)
         status, text = refused_by(await reader.read())
-        assert status == b"400" and "without TLS: call http://" in text
+        assert status == wanted and why in text
+        assert ("without TLS" in text) == (said in (TLS, HELLO))
         host, port = writer.get_extra_info("sockname")
         writer.close()
         assert [one.message for one in caplog.records] == [f"{host}:{port}: {text}"]
 
     served(test)
+
+
+def test_no_word_of_what_a_caller_says_is_logged_where_it_is_no_http(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(address: tuple[str, int]) -> None:
+        for wrong in (b"Authorization Bearer a-key", b"Authorization: \x00a-key", b"(a-key): b"):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(HEAD + b"Host: h\r\n" + wrong + b"\r\n\r\n")
+            status, text = refused_by(await reader.read())
+            assert status == b"400" and "a-key" not in text
+            writer.close()
+
+    served(test)
+    assert len(caplog.records) == 3 and "a-key" not in caplog.text
 
 
 def test_who_goes_on_with_what_is_no_http_behind_its_answer_leaves_no_traceback(
