@@ -91,7 +91,7 @@ class Run:
         """The prompt, and what came behind it. The last token is made again: it may be the end,
         which engines know and this does not. One that was drawn would be another, and who draws
         tokens says with the last that it is. One that another engine made otherwise stands as it
-        was told."""
+        was told. Penalties for what came begin anew: as biases vLLM takes few of them."""
         tokens = self.outcome.tokens
         known = len(tokens) if self.request.sampling else max(self._certain, len(tokens) - 1)
         return [*self.request.prompt, *tokens[:known]]

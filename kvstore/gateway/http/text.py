@@ -56,6 +56,10 @@ class Text:
         told = {"add_special_tokens": add_special_tokens}
         return tuple(self._tokenizer.encode_batch_fast([text], **told)[0].ids)
 
+    def knows(self, token: int) -> bool:
+        """A model may have rows for more tokens than these: they are no text."""
+        return self._tokenizer.id_to_token(token) is not None
+
     def decode(self, tokens: Sequence[int]) -> str:
         read = [one for one in tokens if one not in self.specials]
         return str(self._tokenizer.decode(read, skip_special_tokens=True))
@@ -86,11 +90,14 @@ class Writing:
 
     def add(self, token: int) -> str:
         """What can be read now and could not before; maybe nothing."""
-        if token in self._text.specials:
+        if token in self._text.specials or not self._text.knows(token):
             return ""
         self._window.append(token)
         held = len(self._window) - self._written
-        return self._new(whole=held <= HELD_TOKENS_MAX)
+        new = self._new(whole=held <= HELD_TOKENS_MAX)
+        if not new and held > HELD_TOKENS_MAX:  # the oldest has no text, whatever comes behind it
+            del self._window[self._written]
+        return new
 
     def end(self) -> str:
         """What is left, with a mark where the bytes of a character are missing."""

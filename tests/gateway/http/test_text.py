@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,42 @@ def test_pieces_make_up_the_whole(text: Text, said: str) -> None:
     # A text may itself have the character that stands for broken bytes.
     assert "\ufffd" in said or not any("\ufffd" in piece for piece in pieces)
     assert "".join([*pieces, writing.end()]) == text.decode(tokens)
+
+
+UNKNOWN = 2**20  # no token of these has a text
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_tokens_without_a_text_are_not_gone_through_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    tokenizer = words_and_bytes()
+    each = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*each, decoders.Replace("d", "")])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    text = Text(tmp_path)
+    token = tokenizer.token_to_id("d") if known else UNKNOWN
+    decode, lengths = Text.decode, list[int]()
+
+    def watched(one: Text, tokens: Sequence[int]) -> str:
+        lengths.append(len(tokens))
+        return decode(one, tokens)
+
+    monkeypatch.setattr(Text, "decode", watched)
+    writing = Writing(text, text.tokens("a"))
+    assert not any(writing.add(token) for _ in range(100))
+    assert max(lengths, default=0) <= 3 * HELD_TOKENS_MAX
+    assert writing.add(tokenizer.token_to_id("▁a")) == " a"
+
+
+@given(st.lists(st.text(max_size=6), max_size=4), st.integers(0, 3 * HELD_TOKENS_MAX))
+def test_what_stands_around_unknown_tokens_is_one_text(
+    text: Text, parts: list[str], unknown: int
+) -> None:
+    tokens = [*itertools.chain(*([*text.tokens(one), *[UNKNOWN] * unknown] for one in parts))]
+    writing = Writing(text, ())
+    pieces = [*map(writing.add, tokens), writing.end()]
+    assert "".join(pieces) == text.decode(tokens)
 
 
 def test_a_character_of_four_bytes_comes_with_its_last(text: Text) -> None:
