@@ -14,7 +14,7 @@ def add(commands: Commands) -> None:
     serve = command(
         commands,
         "serve",
-        "answer OpenAI's completions and chats over HTTP through engines and vLLM servers",
+        "answer OpenAI's completions and chats over HTTP through engines, vLLM and SGLang servers",
         "moonpool serve --conductor 127.0.0.1:7420 --model ./my-llama --listen 127.0.0.1:8000\n"
         "  curl 127.0.0.1:8000/v1/completions -H 'content-type: application/json' \\\n"
         """      -d '{"model": "my-llama", "prompt": "Once upon", "max_tokens": 16}'""",
@@ -57,7 +57,8 @@ def add(commands: Commands) -> None:
         default=[],
         metavar="ADDRESS",
         help="an engine that requests go to while no conductor answers: HOST:PORT of one of ours, "
-        "http://HOST:PORT of a vLLM server; may be repeated",
+        "http://HOST:PORT of a vLLM server, sglang://HOST:PORT of an SGLang server; may be "
+        "repeated",
     )
     serve.add_argument(
         "--keys",
@@ -78,7 +79,7 @@ def add(commands: Commands) -> None:
         "--max-model-len",
         type=int,
         metavar="N",
-        help="tokens of a prompt and its answer, at most: as vLLM servers were told, if they were "
+        help="tokens of a prompt and its answer, at most: as the servers were told, if they were "
         "(default: as many as the model has positions for)",
     )
     serve.add_argument(

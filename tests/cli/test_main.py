@@ -57,6 +57,14 @@ def commands(parser: Parser, name: str = "moonpool") -> Iterator[tuple[str, Pars
 COMMANDS = dict(commands(command_line()))
 
 
+def test_serve_s_help_names_engines_of_each_kind_and_how_they_are_written() -> None:
+    said = " ".join(COMMANDS["moonpool serve"].format_help().split())
+    for server in ("http://HOST:PORT of a vLLM server", "sglang://HOST:PORT of an SGLang server"):
+        assert server in said
+    whole = " ".join(command_line().format_help().split())
+    assert "over HTTP through engines, vLLM and SGLang servers" in whole
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_every_command_has_an_example_and_says_what_each_option_is(name: str) -> None:
     parser = COMMANDS[name]
