@@ -29,15 +29,9 @@ def lacking(config: NodeConfig) -> Iterator[str]:
 
 
 def _no_gpu(index: int) -> str:
-    try:
-        from kvstore.kernels.gpu import exported  # late: it loads torch
-    except ImportError as error:
-        return f"needs {error.name or error}: pip install 'moonpool[gpu]'"
-    try:
-        exported.device_of(index)
-    except exported.NoDevice as error:
-        return str(error)
-    return ""
+    from kvstore.transfer.lending import hindrance  # late: it loads torch
+
+    return hindrance(index)
 
 
 def _addresses(config: NodeConfig) -> dict[str, str]:

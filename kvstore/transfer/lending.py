@@ -79,6 +79,19 @@ def lending(config: NodeConfig) -> Lending:
     return Lending(size, region, exported.name_of(device))
 
 
+def hindrance(index: int) -> str:
+    """Why `lending` would refuse the GPU of that number; empty where it would not."""
+    try:
+        from kvstore.kernels.gpu import exported
+    except ImportError as error:
+        return f"needs {error.name or error}: pip install 'moonpool[gpu]'"
+    try:
+        exported.device_of(index)
+    except exported.NoDevice as error:
+        return str(error)
+    return ""
+
+
 def _taken(exported: Any, size: int, device: Any) -> Any:
     deadline = time.monotonic() + WAIT_SECONDS
     while True:

@@ -40,7 +40,9 @@ def test_a_short_block_at_its_end_is_not_missed(asking: list[str], capsys: Print
         assert capsys.readouterr().out == "3 of 3 blocks are at 1 nodes\n"
 
 
-def test_blocks_that_are_named_by_their_hashes_are_told_likewise(asking: list[str], capsys: Printed) -> None:
+def test_blocks_that_are_named_by_their_hashes_are_told_likewise(
+    asking: list[str], capsys: Printed
+) -> None:
     there = ["--hash", prompt(1, 3).hashes[0].hex()]
     assert main([*asking, *there, *there]) == 0
     assert main([*asking, *there, "--hash", "ab" * 32]) == 1

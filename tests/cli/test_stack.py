@@ -95,7 +95,7 @@ def test_one_that_refuses_what_it_is_told_is_a_wrong_command_line(
     node = silent.children["node"]
     (tmp_path / "python").write_text("#!/bin/sh\necho no such thing >&2\nexit 2\n")
     node.start()
-    with pytest.raises(ConfigError, match="^node did not start: no such thing$"):
+    with pytest.raises(ConfigError, match=r"^node did not start: no such thing$"):
         node.wait_ready()
 
 
