@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.gateway.needs import Needs
+from kvstore.errors import Unavailable
+from kvstore.gateway.needs import Needs, Unable
 from kvstore.gateway.request import Request
 from kvstore.gateway.sampling import Sampling
 from kvstore.gateway.spaces import Space
@@ -31,6 +32,7 @@ def test_it_is_met_by_those_that_can(request_: Request, met: set[str]) -> None:
     assert {one for one, space in SPACES.items() if needs.met_in(space)} == met
 
 
-def test_where_none_can_the_field_that_asks_for_it_is_named() -> None:
-    assert Needs.of(UNDER).unmet.field == "model" and "'french'" in str(Needs.of(UNDER).unmet)
-    assert Needs.of(DRAWN).unmet.field == "temperature"
+def test_where_none_can_the_field_is_named_and_where_none_is_there_now_it_is_better_later() -> None:
+    drawn, under = Needs.of(DRAWN).unmet, Needs.of(UNDER).unmet
+    assert isinstance(drawn, Unable) and drawn.field == "temperature"
+    assert isinstance(under, Unavailable) and "'french'" in str(under)
