@@ -140,8 +140,8 @@ def test_a_node_that_takes_no_more_is_said_once(
             engine.store(tokens)
             full = full or engine.lookup(tokens, str(number)) < len(tokens)  # and holds them
         assert full
-    [said] = heard
-    assert "chunks are not stored though" in said and small.address in said
+    [said] = [one for one in heard if "chunks are not stored though" in one]
+    assert small.address in said
 
 
 def test_a_load_that_nobody_awaits_any_more_gives_its_memory_back(
