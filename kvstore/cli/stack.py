@@ -77,8 +77,9 @@ class Child:
                 continue
             piece = os.read(self._process.stdout.fileno(), 4096)
             if not piece:
+                code = self._process.wait()  # before that nobody knows how it ended
                 why = f"{self.name} did not start: {self._last_words()}"
-                raise ConfigError(why) if self._process.wait() == WRONG else Unavailable(why)
+                raise ConfigError(why) if code == WRONG else Unavailable(why)
             text += piece
         said = json.loads(text.splitlines()[0])
         self.address, self.metrics = said["ready"], said.get("metrics", "")

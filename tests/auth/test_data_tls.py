@@ -359,8 +359,8 @@ def test_a_link_to_a_peer_goes_on_by_renewed_certificates_once_its_connections_b
 
     async def main() -> None:
         with ThreadPoolExecutor(2) as threads:
-            told = (record, "team-a", "node b", threads, SystemClock(), Credentials(renewable.peer))
-            link = Link(*told, None)
+            told = (record, "team-a", "node b", threads, threads)
+            link = Link(*told, SystemClock(), Credentials(renewable.peer), None)
             try:
                 await link.begin()
                 renewable.renew()
