@@ -122,6 +122,8 @@ class Peers:
 
     def gone(self, name: str) -> bool:
         """Whether other nodes alone had this id, or were on this host, and none is there now."""
+        if self._roster.get(name) is not None:
+            return False  # as it mostly is: followers ask this many times a second
         had = {whose[0] for whose in self._lately.values() if name in whose}
         there = any(name in (one.node_id, _host(one)) for one in self._roster)
         return bool(had) and self.node_id not in had and not there
