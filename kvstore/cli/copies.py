@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+import grpc
 from tqdm import tqdm
 
 from kvstore.block import Chain, chain
@@ -116,17 +117,32 @@ def run_drain(args: argparse.Namespace) -> int:
     check_number("--seconds", seconds, 0, MOVE_OUT_SECONDS_MAX)
     with admin(args) as stub:
         if args.move:
-            reply = pb.MoveOutReply()
-            keeps = bool(stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS).ssd)
-            timeout = seconds + _GRACE_SECONDS
-            with _bar() as bar:
-                for reply in stub.MoveOut(pb.MoveOutRequest(seconds=seconds), timeout=timeout):
-                    bar.total = reply.blocks
-                    bar.update(reply.moved + reply.elsewhere - bar.n)
-            print(_moved(reply, keeps))
+            print(_move_out(stub, seconds))
         stub.Drain(pb.DrainRequest(), timeout=DEADLINE_SECONDS)
     print("draining")
     return 0
+
+
+def _move_out(stub: Any, seconds: int) -> str:
+    """Have the node do so; what became of it. A node that has begun takes nothing new any more,
+    and so is to end whether or not it is done in time."""
+    keeps = bool(stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS).ssd)
+    reply, request = pb.MoveOutReply(), pb.MoveOutRequest(seconds=seconds)
+    try:
+        with _bar() as bar:
+            for reply in stub.MoveOut(request, timeout=seconds + _GRACE_SECONDS):
+                bar.total = reply.blocks
+                bar.update(reply.moved + reply.elsewhere - bar.n)
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise
+        late = f"the node was not done {_GRACE_SECONDS:.0f} s after the time it was given"
+        return f"{late}; {_moved(reply, keeps)}"
+    except KeyboardInterrupt:
+        text = "the node takes no new blocks by now and serves on: end it by `drain --no-move`"
+        print(f"moonpool: {text}", file=sys.stderr)
+        raise
+    return _moved(reply, keeps)
 
 
 def _moved(reply: pb.MoveOutReply, keeps: bool) -> str:

@@ -1,12 +1,21 @@
-"""`moonpool replicate` on the command line: what is not there is not copied, and it says so."""
+"""`moonpool replicate` on the command line: what is not there is not copied, and it says so; and
+`moonpool drain` of a node that is late."""
 
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import grpc
 import pytest
 
+from kvstore.cli import copies
 from kvstore.cli.main import main
+from kvstore.wire.v1 import admin_pb2 as pb
+from kvstore.wire.v1 import admin_pb2_grpc
 from tests.nodes import SPEC, Caller, NodeProcess, caller, node, prompt
 
 __all__ = ["caller", "node"]
@@ -52,3 +61,39 @@ def test_blocks_that_are_named_by_their_hashes_are_told_likewise(
 def test_all_that_a_node_has_is_there(asking: list[str], capsys: Printed) -> None:
     assert main([*asking, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["asked"] == 3
+
+
+class Late(admin_pb2_grpc.AdminServicer):
+    """A node that begins to move out, and is not done with it."""
+
+    def __init__(self) -> None:
+        self.drained = False
+        self._over = threading.Event()
+
+    def Stats(self, request: pb.StatsRequest, context: Any) -> pb.StatsReply:
+        return pb.StatsReply()
+
+    def MoveOut(self, request: pb.MoveOutRequest, context: Any) -> Iterator[pb.MoveOutReply]:
+        yield pb.MoveOutReply(blocks=9, moved=4, elsewhere=2, left=3, nodes=1)
+        context.add_callback(self._over.set)
+        self._over.wait(30)
+
+    def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainReply:
+        self.drained = True
+        return pb.DrainReply()
+
+
+def test_a_node_that_is_late_with_moving_out_is_drained_all_the_same(
+    capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "_GRACE_SECONDS", 1.0)
+    node, server = Late(), grpc.server(ThreadPoolExecutor(4))
+    admin_pb2_grpc.add_AdminServicer_to_server(node, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        assert main(["drain", "--node", f"127.0.0.1:{port}", "--seconds", "0"]) == 0
+    finally:
+        server.stop(None).wait(10)
+    assert node.drained, "it takes nothing new, and goes on for ever"
+    assert "moved 4 of 9 blocks; 2 were elsewhere too, 3 are left" in capsys.readouterr().out
