@@ -7,15 +7,15 @@ import json
 import sys
 from typing import Any
 
-import grpc
 from tqdm import tqdm
 
 from kvstore.block import Chain, chain
 from kvstore.cli.blocks import tokens_of
 from kvstore.cli.options import Commands, add_node, admin, check_number, command, refuse_idle
 from kvstore.config import DEFAULT_TENANT
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, Unavailable
 from kvstore.limits import GROUPS_MAX, MOVE_OUT_SECONDS_MAX, REPLICAS_MAX
+from kvstore.rpc.status import typed_errors
 from kvstore.spec import KVSpec
 from kvstore.wire.v1 import admin_pb2 as pb
 
@@ -129,15 +129,12 @@ def _move_out(stub: Any, seconds: int) -> str:
     keeps = bool(stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS).ssd)
     reply, request = pb.MoveOutReply(), pb.MoveOutRequest(seconds=seconds)
     try:
-        with _bar() as bar:
+        with _bar() as bar, typed_errors("the node"):
             for reply in stub.MoveOut(request, timeout=seconds + _GRACE_SECONDS):
                 bar.total = reply.blocks
                 bar.update(reply.moved + reply.elsewhere - bar.n)
-    except grpc.RpcError as error:
-        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise
-        late = f"the node was not done {_GRACE_SECONDS:.0f} s after the time it was given"
-        return f"{late}; {_moved(reply, keeps)}"
+    except Unavailable as error:  # if it is gone, it cannot be drained either, and that is told
+        return f"moving out ended early: {error}; {_moved(reply, keeps)}"
     except KeyboardInterrupt:
         text = "the node takes no new blocks by now and serves on: end it by `drain --no-move`"
         print(f"moonpool: {text}", file=sys.stderr)
