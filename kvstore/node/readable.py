@@ -65,13 +65,15 @@ class Readable:
 
     def _may_come(self, key: bytes, why: Miss, holes: dict[bytes, bytes]) -> bool:
         """Whether a block that nobody can read now may be had a moment later: one that is here
-        behind a hole, if somebody fills that. `holes` is what was found of others of the call."""
+        behind a hole, if somebody fills that. `holes` is what was found of others of the call. What
+        stands before a block is as its writer said: in a circle nothing is ever listed."""
         if why is not Miss.UNLISTED:
             return why in _THERE
-        passed, at = [key], key
-        while at not in holes and (slot := self._blocks.index.peek(at)) is not None and slot.parent:
-            at = slot.parent
-            passed.append(at)
+        passed, at = dict[bytes, None](), key
+        while at not in holes and at not in passed:
+            passed[at] = None
+            slot = self._blocks.index.peek(at)
+            at = slot.parent if slot is not None and slot.parent else at
         hole = holes.get(at, at)
         holes.update(dict.fromkeys(passed, hole))
         return hole in self._blocks.filling

@@ -73,6 +73,20 @@ def test_what_is_stored_behind_a_hole_that_nobody_fills_is_forgone_too() -> None
         assert opened(rig, blocks.between(first, 4)) == ["unlisted"] * (4 - first)
 
 
+def test_blocks_that_stand_before_one_another_in_a_circle_are_forgone() -> None:
+    rig, blocks = Rig(), prompt(1, 2, spec=SPEC)
+    first, second = blocks.hashes
+    writer = rig.session(mapped=True)
+    for one, parent in ((first, second), (second, first)):
+        [window] = rig.store.reserve(writer, SMALL, [(one, parent, 4)], SMALL.layout.whole)
+        assert window is not None
+        rig.write(window.slot, SMALL)
+        rig.store.seal(writer, [window.handle])
+    assert opened(rig, blocks) == ["unlisted"] * 2
+    rig.store.abort(writer, (), "g")
+    assert opened(rig, blocks) == [Miss.FORGONE] * 2
+
+
 def test_a_process_that_goes_after_its_session_ends_its_group_no_second_time() -> None:
     rig, blocks = Rig(), prompt(1, 2, spec=SPEC)
     lost, anew = rig.session(mapped=True), rig.session(mapped=True)
