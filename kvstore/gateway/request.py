@@ -31,6 +31,7 @@ class Request:
     logprobs: int | None = None  # with each token, its own and those of so many of the likeliest
     # Nobody asked for `max_new_tokens`: an engine that has place for fewer gives those.
     as_many_as_fit: bool = False
+    open_ended: bool = False  # and it is no bound that an answer is likely to come to
     adapter: str = ""  # a LoRA adapter, by the name that vLLM's servers have for it; empty: none
 
     @property

@@ -56,7 +56,7 @@ class Space:
             tpot_ms=request.tpot_ms,
             client=request.client,
             # Else engines were refused for room that its answer need not have.
-            max_new_tokens=0 if request.as_many_as_fit else request.max_new_tokens,
+            max_new_tokens=0 if request.open_ended else request.max_new_tokens,
         )
 
     def _hashes(self, request: Request) -> Sequence[bytes]:

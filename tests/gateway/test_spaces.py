@@ -74,8 +74,10 @@ def test_a_request_names_its_pages_as_sglang_s_engines_do() -> None:
 
 
 def test_of_an_answer_for_which_nobody_named_a_length_no_room_is_wanted() -> None:
-    request = Request("r", tuple(range(10)), 4, as_many_as_fit=True)
+    request = Request("r", tuple(range(10)), 4, as_many_as_fit=True, open_ended=True)
     assert Space(OTHER, 2, 4).asked(request).max_new_tokens == 0
+    short = Request("r", tuple(range(10)), 4, as_many_as_fit=True)
+    assert Space(OTHER, 2, 4).asked(short).max_new_tokens == 4, "it is no longer than that"
 
 
 def test_engines_of_these_weights_are_found_and_no_others(

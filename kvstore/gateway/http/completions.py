@@ -81,6 +81,7 @@ class Completions:
                 logprobs=wanted.logprobs,
                 trace=call.headers.get(traces.KEY, ""),
                 as_many_as_fit=wanted.max_tokens is None,
+                open_ended=wanted.max_tokens is None and wanted.tokens_unsaid is None,
                 adapter="" if wanted.model == self._served.name else wanted.model,
             )
             for index, prompt in enumerate(prompts)
