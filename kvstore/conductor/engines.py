@@ -341,9 +341,11 @@ class Crew:
         measured, and that long ago: who is sent nothing says nothing, and may have been slow for a
         while. One a minute, until some engine is heard."""
         some = np.flatnonzero(self.fleet.engines["prefills"])
-        due = now > self._tried + SHOWN_SECONDS and self._kin.silent(some, now)
-        self._tried = now if due else self._tried
-        return due
+        return now > self._tried + SHOWN_SECONDS and self._kin.silent(some, now)
+
+    def tried(self, now: float) -> None:
+        """One was."""
+        self._tried = now
 
     def _price_host(self, host: int) -> None:
         self._carries[host].price(self.fleet.hosts[host])

@@ -211,7 +211,8 @@ class Scheduler(Crews):
 
         with crew.without(ask.not_at) if ask.not_at else nullcontext():
             chosen, way, room, decodes, step = choose(max(0.0, wanted - rules.ttft))
-            if chosen == NONE and not whole and crew.may_try(now):
+            tried = chosen == NONE and best[0] != NONE and not whole and crew.may_try(now)
+            if tried:
                 chosen, way, room, decodes, step = choose(np.inf)
         numbers = best.tolist()
         considered = tuple([one for at in numbers if at >= 0 and (one := crew.rows[at])])
@@ -235,6 +236,8 @@ class Scheduler(Crews):
         if rules.gated and room > rules.forecast * rules.ttft > 0:
             refusal = no_room_in_time(ask, room, rules)
             return Decision(*of, ttft=wanted, refusal=refusal)
+        if tried:
+            crew.tried(now)
         prefill, row = crew.rows[chosen], tuple(crew.priced[chosen].tolist())
         assert prefill is not None, "an engine that is gone was chosen"
         decode = None if decodes == NONE else crew.rows[decodes]

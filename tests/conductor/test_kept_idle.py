@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.conductor.kin import SHOWN_SECONDS
-from kvstore.errors import Overloaded
+from kvstore.errors import Invalid, Overloaded
 from kvstore.kernels.crowd import LEAST
 from tests.conductor.crews import WHOSE, Rig, chain
 
@@ -74,12 +74,15 @@ def test_engines_that_were_slow_for_a_while_are_tried_again_one_prompt_a_minute(
                 crew.prefilled(one, rig.now)
 
     def let_in(seconds: float) -> int:
-        """Of those that come within so long, one each second."""
+        """Of those that come within so long, one each second behind one that nobody has place
+        for."""
         count = 0
         for number in range(round(seconds)):
             rig.now += 1.0
             for one in engines:
                 one.heard = rig.now
+            with pytest.raises(Invalid):
+                rig.schedule(f"huge {rig.now}", chain(number), tokens=2_000_000)
             try:
                 decided = rig.schedule(f"{rig.now}", chain(number), tokens=LONG)
             except Overloaded:
