@@ -157,12 +157,12 @@ class Dispatcher:
 
     def _where(self, run: Run, asks: Sequence[Asked], gone: set[str]) -> Asked | None:
         """Of engines of several kinds those that would be first; None where there are none."""
-        adapter = run.request.adapter
-        away = gone | (self._lacking.of(adapter) if adapter else set())
+        lacking = self._lacking.of(run.request.adapter) - gone
+        away = [*sorted(gone), *sorted(lacking)][:NOT_AT_MAX]
         for one, _ in asks:
             one.request_id, one.waited_ms = run.id, run.waited_ms
             one.phase, one.wait_ms = conductor_pb2.PREFILL, 0
-            one.not_at[:] = sorted(away)[:NOT_AT_MAX]
+            one.not_at[:] = away
         return asks[self._spaces.first([one for one, _ in asks])] if asks else None
 
     def _planned(self, run: Run, asked: Asked | None, gone: set[str]) -> Plan | None:
@@ -218,12 +218,12 @@ class Dispatcher:
     def _unplanned(self, run: Run, gone: set[str]) -> None:
         """At the next engine that is known. What one has no place for, and so says to be wrong, a
         few others are asked as well: no conductor says which of them are larger."""
-        needs = Needs.of(run.request)
+        needs, lacking = Needs.of(run.request), self._lacking.of(run.request.adapter)
         refused: set[str] = set()
         why: Invalid | None = None
         while len(refused) < TRIES_MAX:
             try:
-                address = self._known.next(gone | refused, needs)
+                address = self._known.next(gone | refused, needs, lacking)
             except Unavailable:
                 if why is None:
                     raise

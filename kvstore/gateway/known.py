@@ -62,9 +62,10 @@ class Known:
             self._rests_until.pop(address, None)
             return True
 
-    def next(self, gone: Set[str], needs: Needs) -> str:
-        """Whose turn it is, of those that have what is needed and are not gone. Raises `Unable`
-        where there are some and none has it, and `Unavailable`."""
+    def next(self, gone: Set[str], needs: Needs, lacking: Set[str] = frozenset()) -> str:
+        """Whose turn it is, of those that have what is needed and are not gone: of those that said
+        that they lack it only where there is no other. Raises `Unable` where there are some and
+        none has it, and `Unavailable`."""
         may = needs.met_at
         with self._lock:
             left = [one for one in self._rests_until if one not in gone and may(one)]
@@ -73,7 +74,7 @@ class Known:
             if not left:
                 text = "no conductor names an engine for it, and no engine is known that does it"
                 raise Unavailable(text, RETRY_MS)
-            now = time.monotonic()
+            left, now = [one for one in left if one not in lacking] or left, time.monotonic()
             chosen = next((one for one in left if self._rests_until[one] <= now), left[0])
             self._rests_until[chosen] = self._rests_until.pop(chosen)  # to the end of the line
             return chosen

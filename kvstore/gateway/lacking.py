@@ -27,6 +27,8 @@ class Lacking:
                 del self._until[next(iter(self._until))]
 
     def of(self, adapter: str) -> set[str]:
+        if not adapter:
+            return set()  # all have that
         now = time.monotonic()
         with self._lock:
             for one in list(self._until):

@@ -81,6 +81,24 @@ def test_where_the_server_of_a_plan_has_it_not_one_that_conductors_know_of_is_as
             assert planner.not_at == [[]]
 
 
+def test_where_no_conductor_answers_servers_that_have_it_not_are_not_asked_each_time() -> None:
+    lack, has = [lacking() for _ in range(2)], Double(WHOLE)
+    with serving(has, *lack):
+        addresses = [*(one.address for one in lack), has.address]
+        with closing(Dispatcher(Nobody(), Known(*addresses), addresses, OPEN)) as dispatcher:
+
+            def sent_to() -> list[str]:
+                request = Request("r", PROMPT, len(TOKENS), adapter="french")
+                return dispatcher.run(request).engines
+
+            assert sent_to() == addresses
+            assert [sent_to() for _ in range(3)] == [[has.address]] * 3
+            has.status, has.events = lack[0].status, lack[0].events
+            with pytest.raises(Lacks):
+                sent_to()  # where none has it all are asked again
+            assert [len(one.asked) for one in lack] == [2, 2]
+
+
 def test_that_a_server_has_it_not_is_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("kvstore.gateway.lacking.time", SimpleNamespace(monotonic=lambda: now))
