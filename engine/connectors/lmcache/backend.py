@@ -308,10 +308,15 @@ class MoonpoolBackend(StoragePluginInterface):
 
 
 def _room(memory: Any) -> int:
-    """How many chunks LMCache's memory holds; a scheduler loads none, whatever it finds."""
-    if memory is None or not hasattr(memory.memory_allocator, "align_bytes"):  # it asks that itself
+    """How many chunks LMCache's memory holds; a scheduler loads none, whatever it finds.
+
+    LMCache's own figure is of what was configured, which with MLA may be another rank's.
+    """
+    allocator = getattr(memory, "memory_allocator", None)
+    align, size = getattr(allocator, "align_bytes", None), getattr(allocator, "size", None)
+    if align is None or size is None:
         return sys.maxsize
-    return int(memory.calculate_chunk_budget())
+    return int(size // (-(-memory.get_full_chunk_size_bytes() // align) * align))
 
 
 def _let_go(chunks: Sequence[MemoryObj]) -> None:

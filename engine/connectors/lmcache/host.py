@@ -31,6 +31,11 @@ def host_of(model: str, layers: int, settings: Settings) -> Host:
     config = _current()
     if config is not None:
         return _of_vllm(config, layers, settings)
+    if "tensorrt_llm" in sys.modules:
+        raise Unsupported(
+            "LMCache in TensorRT-LLM looks prompts up as vLLM's begins to load them: whether a "
+            "load came back short, so that what is computed behind it is wrong, cannot be told"
+        )
     if not settings.revision:
         raise Unsupported(
             f"nothing here says what {model!r} is and how it is computed: set "

@@ -54,10 +54,8 @@ class Lost:
             if self._file >= 0:
                 fcntl.flock(self._file, fcntl.LOCK_EX)
             try:
-                at = 1 + name % (ROWS - 1) if name else 0
-                if self._rows["name"][at] not in (EVERYTHING, name) and self._lives()[at]:
-                    at, name = 0, EVERYTHING  # the row is another's
-                self._rows["name"][at] = name
+                at = self._row_of(name)
+                self._rows["name"][at] = name if at else EVERYTHING
                 self._rows["until_ns"][at] = until_ns
             finally:
                 if self._file >= 0:
@@ -72,6 +70,14 @@ class Lost:
             if self._file >= 0:
                 os.close(self._file)
             self._file = -1
+
+    def _row_of(self, name: int) -> int:
+        """Its own, or else one that is nobody's now; the first is everything's."""
+        if name == EVERYTHING:
+            return 0
+        mine, free = self._rows["name"][1:] == name, ~self._lives()[1:]
+        some = np.flatnonzero(mine if mine.any() else free)
+        return 1 + int(some[0]) if len(some) else 0
 
     def _lives(self) -> Any:
         now_ns, until_ns = self._now_ns(), self._rows["until_ns"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,6 +198,12 @@ def test_a_local_model_is_named_by_its_weights(
 def test_a_published_model_is_named_by_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     vllm(monkeypatch)
     assert host(revision="").revision == "commit:c0ffee"
+
+
+def test_in_tensorrt_llm_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt_llm", SimpleNamespace())
+    with pytest.raises(Unsupported, match="LMCache in TensorRT-LLM looks prompts up"):
+        host(revision="r1")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,16 @@ import pytest
 import torch
 
 from kvstore.engine.connectors.lmcache import backend
-from tests.connectors.lmcache.engine import CHUNK, DIM, HEADS, LAYERS, PLUGIN, Engine
-from tests.nodes import Caller, eventually
+from tests.connectors.lmcache.engine import (
+    CHUNK,
+    DIM,
+    HEADS,
+    LAYERS,
+    PLUGIN,
+    Engine,
+    settings,
+)
+from tests.nodes import Caller, NodeProcess, eventually
 
 Engines = Callable[..., Engine]
 numbers = itertools.count(1)
@@ -262,6 +270,19 @@ def test_a_load_of_more_than_lmcache_s_memory_holds_does_not_wait_for_room(
     waits: list[float] = []
     monkeypatch.setattr(backend.time, "sleep", waits.append)
     assert ours.retrieve(tokens) == 4 * CHUNK and not waits
+
+
+def test_the_rank_that_loads_for_all_is_promised_what_its_own_memory_holds(
+    engine_of: Engines, shared_node: NodeProcess
+) -> None:
+    tokens = prompt(6)
+    large = MLA | {"kv_shape": (20, 1, CHUNK, 1, 4096)}
+    engine_of(metadata=large, config={"max_local_cpu_size": 0.1}).store(tokens)
+    small = {"max_local_cpu_size": 0.01}
+    assert engine_of(metadata=large, config=small).lookup(tokens) == 4 * CHUNK
+    extra = settings(shared_node.address) | {"first_rank_max_local_cpu_size": 0.1}
+    first = engine_of(metadata=large, config=small | {"extra_config": extra})
+    assert first.lookup(tokens) == 6 * CHUNK == first.retrieve(tokens)
 
 
 class Lookups:

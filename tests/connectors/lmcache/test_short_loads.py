@@ -181,7 +181,7 @@ def test_a_scheduler_that_is_told_how_many_came_was_promised_nothing(engine_of: 
     assert len(found) == 3 and kept(ours, tokens, skip=3 * CHUNK) == 6
 
 
-def test_a_mark_lapses_and_a_row_that_two_would_share_is_everyone_s() -> None:
+def test_a_mark_lapses_and_is_everyone_s_only_where_there_is_no_row_left() -> None:
     now = [5]
     marks = Lost("an engine", 1, lambda: now[0])
     marks.mark(7)
@@ -190,8 +190,12 @@ def test_a_mark_lapses_and_a_row_that_two_would_share_is_everyone_s() -> None:
     assert marks.marked() == {7, 8}
     now[0] += 1
     assert marks.marked() == {8}
-    marks.mark(8 + ROWS - 1)
-    assert marks.marked() == {8, EVERYTHING}
+    many = {8 + step * (ROWS - 1) for step in range(ROWS - 1)}
+    for name in (*many, *many):
+        marks.mark(name)
+    assert marks.marked() == many
+    marks.mark(7)
+    assert marks.marked() == many | {EVERYTHING}
 
 
 def test_marks_of_before_the_host_s_start_are_nothing(host: None) -> None:
