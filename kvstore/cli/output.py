@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,13 +22,14 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def written(path: Path) -> Iterator[BinaryIO]:
-    """To be filled. It takes its place at the end, unless that is a pipe or the like."""
+    """To be filled. It takes its place at the end, unless that is a pipe or the like, or is in a
+    folder that nothing new may be in."""
     try:
-        if path.exists() and not path.is_file():
+        whole = path.resolve()
+        if path.exists() and not (path.is_file() and os.access(whole.parent, os.W_OK)):
             with path.open("wb") as file:
                 yield file
             return
-        whole = path.resolve()
         anew = whole.with_name(f".{whole.name}.new")
         try:
             with anew.open("wb") as file:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.cli import output
 from kvstore.cli.main import main
 from tests.nodes import SPEC, Caller, NodeProcess, caller, node, prompt
 
@@ -63,6 +64,16 @@ def test_what_is_fetched_into_something_that_is_no_file_goes_there(
     assert main(getting(Path("/dev/null"))) == 0
     assert main(getting(Path("/dev/full"))) == 1
     assert capsys.readouterr().err == "moonpool: /dev/full: No space left on device\n"
+
+
+def test_a_file_that_is_one_s_own_in_a_folder_that_is_not_is_written_where_it_is(
+    getting: Callable[[Path], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file := tmp_path / "kv").write_bytes(b"of an earlier get")
+    was = file.stat().st_ino
+    monkeypatch.setattr(output.os, "access", lambda path, mode: Path(path) != tmp_path)
+    assert main(getting(file)) == 0
+    assert (file.stat().st_size, file.stat().st_ino) == (1_536, was)
 
 
 def test_a_file_in_no_folder_and_one_that_is_a_folder_are_named(
