@@ -31,7 +31,7 @@ from kvstore.errors import (
 from kvstore.layout import Fragment
 from kvstore.limits import NAME_BYTES_MAX
 from kvstore.naming import PAGES, Names, names_of, request_of
-from kvstore.rpc.locator import FixedAddress, InDirectory, Locator
+from kvstore.rpc.locator import FixedAddress, InDirectory, Locator, located
 from kvstore.spec import KVGroup, KVSpec
 from kvstore.transfer.protocol import Memory
 
@@ -73,6 +73,7 @@ __all__ = [
     "adapted",
     "chain",
     "foreign",
+    "located",
     "names_of",
     "processors_digest",
     "request_of",

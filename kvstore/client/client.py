@@ -39,7 +39,7 @@ from kvstore.errors import (
 )
 from kvstore.layout import Fragment
 from kvstore.limits import DEADLINE_SECONDS_MAX, DEADLINE_SECONDS_MIN, REPLICAS_MAX
-from kvstore.rpc.locator import FixedAddress, InDirectory, Locator
+from kvstore.rpc.locator import Locator, located
 from kvstore.spec import KVSpec
 from kvstore.transfer.protocol import Memory
 from kvstore.transfer.recode import recode
@@ -102,9 +102,7 @@ class Client:
         It shows `credentials` if they are given, else what the environment names (MOONPOOL_TLS_CA,
         _CERT, _KEY and MOONPOOL_TOKEN, or MOONPOOL_TOKEN_FILE), else nothing.
         """
-        fixed = isinstance(where, str) and ":" in where and "/" not in where
-        locator = FixedAddress(str(where)) if fixed else InDirectory(Path(where))
-        client = cls(locator, spec, **options)
+        client = cls(located(where), spec, **options)
         try:
             client.register()
         except KVStoreError:

@@ -37,3 +37,10 @@ class InDirectory:
             return address
         ran = "serves from" if (self.directory / "node.id").exists() else "has run in"
         raise Unavailable(f"no node {ran} {self.directory}: start one with `moonpool up`")
+
+
+def located(where: str | Path) -> Locator:
+    """Of a node that is named by its HOST:PORT, or by its directory, in whose path there may be a
+    colon too."""
+    fixed = isinstance(where, str) and ":" in where and "/" not in where
+    return FixedAddress(str(where)) if fixed else InDirectory(Path(where))

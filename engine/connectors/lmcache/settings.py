@@ -8,10 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
-from kvstore.client import FixedAddress, InDirectory, Locator
+from kvstore.client import Locator, located
 
 LOADERS_OWN = ("module_path", "class_name")  # LMCache reads these itself
 PREFIX = "storage_plugin."
@@ -44,8 +43,7 @@ class Settings:
 
     @property
     def locator(self) -> Locator:
-        at_port = ":" in self.moonpool
-        return FixedAddress(self.moonpool) if at_port else InDirectory(Path(self.moonpool))
+        return located(self.moonpool)
 
     @property
     def revision_key(self) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
-from kvstore.client import FixedAddress, InDirectory, Locator
+from kvstore.client import Locator, located
 
 from ..in_fleet import InFleet
 
@@ -62,5 +61,4 @@ class Settings(InFleet):
 
     @property
     def locator(self) -> Locator:
-        where = self.moonpool
-        return FixedAddress(where) if ":" in where else InDirectory(Path(where))
+        return located(self.moonpool)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..in_fleet import InFleet
@@ -78,9 +77,9 @@ class Settings(InFleet):
 
     @property
     def locator(self) -> Locator:
-        from kvstore.client import FixedAddress, InDirectory
+        from kvstore.client import located
 
-        return FixedAddress(self.node) if ":" in self.node else InDirectory(Path(self.node))
+        return located(self.node)
 
     @property
     def revision_key(self) -> str:
