@@ -20,7 +20,7 @@ from .vllm_told import told
 # Load formats beside "auto" whose weights are those of the model's folder or commit. Which of its
 # files they are differs, as where a folder has weights in several forms.
 OF_THE_MODEL = frozenset(
-    {"hf", "safetensors", "fastsafetensors", "instanttensor", "mistral", "npcache", "pt"}
+    {"hf", "safetensors", "fastsafetensors", "instanttensor", "mistral", "pt"}
     | {"runai_streamer", "runai_streamer_sharded", "sharded_state"}
 )
 # Longer prompts have vLLM tune the temperature of Llama 4's attention, for short ones too.

@@ -14,7 +14,7 @@ from kvstore.client.hold import Hold
 from kvstore.client.memory import DENSE, PAGED
 from kvstore.client.pinned import Pinned
 from kvstore.client.reader import Reader
-from kvstore.client.weights import processors_digest, weights_digest
+from kvstore.client.weights import processors_digest, weights_digest, weights_files
 from kvstore.client.windows import Windows
 from kvstore.client.writer import Writer
 from kvstore.config import Credentials, Stands, TlsConfig
@@ -81,4 +81,5 @@ __all__ = [
     "shown",
     "together",
     "weights_digest",
+    "weights_files",
 ]

@@ -14,7 +14,7 @@ from kvstore.errors import Invalid
 # As vLLM and SGLang look for weights at the top of a folder: the first kind that is there, unless
 # a load format has them look for one alone. The pickled ones are older checkpoints'.
 KINDS = ("*.safetensors", "*.bin", "*.pt")
-ALONE = {"npcache": ("*.bin",), "pt": ("*.pt",)}
+ALONE = {"pt": ("*.pt",)}
 # What training leaves among them, which nobody loads.
 LEFT_BY_TRAINING = (
     *("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"),
@@ -29,9 +29,19 @@ PROCESSORS = "*processor_config.json"
 def weights_digest(folder: str | Path, load_format: str = "auto") -> str:
     """Hex digest over the weights that engines load and what they read with them, by name.
 
-    Reads every byte once. Some models have their weights in sub-folders.
+    Reads every byte once. Raises `Invalid` where there are none.
     """
-    folder = Path(folder)
+    folder, whole = Path(folder), blake3()
+    for path in weights_files(folder, load_format):
+        part = blake3(max_threads=blake3.AUTO)
+        part.update_mmap(path)
+        whole.update(str(path.relative_to(folder)).encode() + b"\0" + part.digest())
+    return whole.hexdigest()
+
+
+def weights_files(folder: Path, load_format: str = "auto") -> list[Path]:
+    """Those that the digest is over. Some models have their weights in sub-folders. Raises
+    `Invalid` where there are none."""
     kinds = ALONE.get(load_format, KINDS)
     top = next((found for kind in kinds if (found := list(folder.glob(kind)))), [])
     weights = [*top, *folder.glob("*/**/*.safetensors")]
@@ -39,12 +49,7 @@ def weights_digest(folder: str | Path, load_format: str = "auto") -> str:
     if not weights:
         raise Invalid(f"{folder} has no {' or '.join(kinds)}: there are no weights here to name")
     beside = [path for name in READ_WITH_THEM for path in sorted(folder.glob(name))]
-    whole = blake3()
-    for path in [*weights, *beside]:
-        part = blake3(max_threads=blake3.AUTO)
-        part.update_mmap(path)
-        whole.update(str(path.relative_to(folder)).encode() + b"\0" + part.digest())
-    return whole.hexdigest()
+    return [*weights, *beside]
 
 
 def processors_digest(folder: str | Path) -> str:

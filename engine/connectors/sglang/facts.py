@@ -14,12 +14,13 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 from sglang.srt.runtime_context import get_model
 
-from kvstore.client import KVGroup, KVSpec, weights_digest
+from kvstore.client import KVGroup, KVSpec, weights_digest, weights_files
 
 from ..unsupported import Unsupported
 from .pages import axes_of
@@ -29,7 +30,7 @@ from .told import elsewhere, published, scaled, short, told
 # Load formats beside auto whose weights are those of the model's folder or commit. Which of its
 # files they are differs, as where a folder has weights in several forms.
 _OF_THE_MODEL = frozenset(
-    {"safetensors", "fastsafetensors", "instanttensor", "mistral", "npcache", "pt", "layered"}
+    {"safetensors", "fastsafetensors", "instanttensor", "mistral", "pt", "layered"}
     | {"runai_streamer", "sharded_state", "bitsandbytes", "flash_rl"}
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -134,8 +135,19 @@ def _named(config: HiCacheStorageConfig, settings: Settings) -> tuple[str, str]:
 @functools.cache
 def _digest(path: str, load_format: str) -> str:
     """Read once a process: what is in the folder when a backend is attached again may be meant for
-    the next one, and is not what this one has loaded."""
+    the next one, and is not what this one has loaded. Nor is what has come since it began."""
+    files = weights_files(Path(path), load_format)
+    if any(file.stat().st_ctime >= _began() for file in files):
+        raise Unsupported(
+            f"{path!r} was changed since this server began, and may not be what it has loaded: set "
+            f"revision in {WHERE}, or attach a backend when the server starts"
+        )
     return weights_digest(path, load_format)
+
+
+def _began() -> float:
+    """When this process did, as files have it."""
+    return psutil.Process().create_time()
 
 
 def _extra(settings: Settings) -> str:

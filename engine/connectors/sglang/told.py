@@ -29,6 +29,7 @@ from sglang.srt.runtime_context import (
     process_model_config,
 )
 from sglang.srt.utils.hf_transformers_utils import resolve_image_processor_backend
+from sglang.version import __version__
 
 from kvstore.client import processors_digest
 
@@ -65,6 +66,7 @@ _ENVIRONMENT = (
     *("SGLANG_FLASHINFER_MEGAMOE_COMBINE_DTYPE", "DEEP_NORMAL_MODE_USE_INT8_QUANT"),
     *("SGLANG_DEEPEP_BF16_DISPATCH", "SGLANG_NIXL_EP_BF16_DISPATCH", "SGLANG_FORCE_FP8_MARLIN"),
     *("SGLANG_USE_AITER_FP8_PER_TOKEN", "SGLANG_OPT_HOPPER_BLOCK_FP8_BF16"),
+    "SGLANG_USE_DEEPGEMM_BMM",
     *("SGLANG_AITER_FP8_PREFILL_ATTN", "SGLANG_GFX1250_W4A8_MOE", "AITER_FORCE_A8W4"),
     *("AITER_SITUV2_A8W4", "AITER_SITUV2_A4W4"),
     *("ROCM_QUICK_REDUCE_QUANTIZATION", "ROCM_QUICK_REDUCE_CAST_BF16_TO_FP16"),
@@ -94,8 +96,9 @@ def told() -> dict[str, str]:
     model, lora, how = published(get_model), published(get_lora), published(get_exec)
     if lora and (lora.enable_lora or lora.lora_paths):
         raise Unsupported("LoRA: SGLang's page hashes name an adapter, not its weights")
+    version = {"sglang": __version__}  # its code of models, and in what order a token's bytes lie
     if model is None:
-        return {}
+        return version
     loading = _loading(model)
     files = {name: getattr(model, name) for name in _FILES} | {_ADAPTER: loading.get(_ADAPTER)}
     if how:
@@ -106,7 +109,7 @@ def told() -> dict[str, str]:
     config = process_model_config()
     if why := unsteady(config):
         raise Unsupported(why)
-    said = {name: getattr(model, name) for name in _MODEL} | {"code": code_of(config)}
+    said = version | {name: getattr(model, name) for name in _MODEL} | {"code": code_of(config)}
     if said["kv_cache_dtype"] not in _NOTHING:  # else the pool's own dtype says it
         said["dtype"] = model.dtype
     said["pattern"] = loading.get("pattern")  # of a sharded state, which may be one of several

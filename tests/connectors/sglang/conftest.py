@@ -20,8 +20,10 @@ __all__ = ["home", "node", "shared_node"]
 
 @pytest.fixture(autouse=True)
 def process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an engine's process remembers, each test begins without."""
+    """What an engine's process remembers, each test begins without; what a test writes was there
+    before its process."""
     monkeypatch.setattr("kvstore.engine.connectors.sglang.storage._cleared", set())
+    monkeypatch.setattr("kvstore.engine.connectors.sglang.facts._began", lambda: float("inf"))
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ class Engine:
             "module_path": "kvstore.engine.connectors.sglang",
             "class_name": "MoonpoolStorage",
             "interface_v1": 1,
-            "deadline_ms": 20_000,
+            "deadline_ms": 4_000,
             "moonpool": moonpool,
         }
         facts = {

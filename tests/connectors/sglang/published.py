@@ -1,12 +1,16 @@
-"""A server's settings, published as SGLang publishes them, and a model's config beside them."""
+"""A server's settings, published as SGLang publishes them, a model's config beside them, and the
+folder that it has its weights in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+from safetensors.torch import save_file
 from sglang.srt.configs.model_config import ModelImpl
 from sglang.srt.runtime_context import get_context
 
@@ -38,3 +42,11 @@ def server(
     )
     with get_context().override_server_args(_model_config=config, **args):
         yield
+
+
+def checkpoint(folder: Path, seed: int) -> Path:
+    folder.mkdir()
+    weights = torch.rand(4, generator=torch.Generator().manual_seed(seed))
+    save_file({"w": weights}, folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    return folder

@@ -30,7 +30,7 @@ BACKEND = {
     "interface_v1": 1,
     "prefetch_threshold": 16,
     "hicache_storage_pass_prefix_keys": True,
-    "deadline_ms": 20_000,
+    "deadline_ms": 4_000,
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +11,15 @@ from typing import Any
 import pytest
 import sglang.srt
 import torch
-from safetensors.torch import save_file
 from sglang.srt.configs.model_config import ModelImpl
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.hicache_storage import PoolName
+from sglang.version import __version__
 
 from kvstore.engine.connectors.sglang import facts, fleet
 from kvstore.engine.connectors.sglang.told import _ENVIRONMENT
 from tests.connectors.sglang.engine import Engine, fill, mha_pool, mla_pool
-from tests.connectors.sglang.published import server
+from tests.connectors.sglang.published import checkpoint, server
 
 Engines = Callable[..., Engine]
 KEYS = ["a" * 64, "b" * 64]
@@ -132,7 +131,7 @@ def test_whose_code_computes_is_named_however_it_came_to_be(engine_of: Engines) 
     for asked in ("auto", "transformers"):
         with server(model_path="m", impl=ModelImpl.TRANSFORMERS, model_impl=asked):
             names.add(engine_of(mha_pool("page_first")).storage._client.space.spec.revision)
-    assert names == {"r1;code=transformers"}
+    assert names == {f"r1;sglang={__version__};code=transformers"}
 
 
 def test_what_a_server_computes_in_is_named_where_it_keeps_kv_in_something_else(
@@ -159,50 +158,6 @@ def test_what_the_environment_says_of_kv_is_in_the_namespace(
         assert engine_of(mha_pool("page_first")).storage.batch_exists(KEYS) == 0
 
 
-def checkpoint(folder: Path, seed: int) -> Path:
-    folder.mkdir()
-    weights = torch.rand(4, generator=torch.Generator().manual_seed(seed))
-    save_file({"w": weights}, folder / "model.safetensors")
-    (folder / "config.json").write_text("{}")
-    return folder
-
-
-@pytest.mark.parametrize("published", [False, True])
-def test_a_local_model_is_named_by_its_weights_and_not_by_its_folder(
-    engine_of: Engines, tmp_path: Path, published: bool
-) -> None:
-    def of(folder: Path) -> Engine:
-        pool = mha_pool("page_first")
-        if not published:
-            return engine_of(pool, model_name=str(folder), revision="")
-        with server(model_path=str(folder)):
-            return engine_of(pool, model_name="served as this", revision="")
-
-    first, copy = checkpoint(tmp_path / "first", 1), checkpoint(tmp_path / "copy", 1)
-    other = checkpoint(tmp_path / "other", 2)
-    keys = [f"{published} {key}" for key in KEYS]
-    ours = of(first)
-    assert ours.store(keys, 0, 1) == [True, True]
-    assert of(copy).storage.batch_exists(keys) == 2
-    assert of(other).storage.batch_exists(keys) == 0
-
-
-def test_weights_are_those_that_were_there_when_a_backend_was_attached_first(
-    engine_of: Engines, tmp_path: Path
-) -> None:
-    """What lies there later may be meant for the next server."""
-    folder, same = checkpoint(tmp_path / "a", 5), checkpoint(tmp_path / "b", 5)
-    keys = [f"replaced {key}" for key in KEYS]
-    first = engine_of(mha_pool("page_first"), model_name=str(folder), revision="")
-    assert first.store(keys, 0, 1) == [True, True]
-    shutil.rmtree(folder)
-    checkpoint(folder, 6)
-    again = engine_of(mha_pool("page_first"), model_name=str(folder), revision="")
-    assert again.storage.batch_exists(keys) == 2, "it names what it has not loaded"
-    other = engine_of(mha_pool("page_first"), model_name=str(same), revision="")
-    assert other.storage.batch_exists(keys) == 2
-
-
 @pytest.mark.parametrize("hip", [None, "6.4"])
 def test_of_kv_in_eight_bits_it_is_named_who_puts_it_there(
     engine_of: Engines, monkeypatch: pytest.MonkeyPatch, hip: str | None
@@ -221,7 +176,7 @@ def test_of_kv_in_eight_bits_it_is_named_who_puts_it_there(
 def test_a_commit_that_the_server_was_started_with_names_the_weights(engine_of: Engines) -> None:
     with server(model_path="org/model", revision="0" * 40):
         spec = engine_of(mha_pool("page_first"), revision="").storage._client.space.spec
-    assert (spec.model, spec.revision) == ("org/model", f"commit:{'0' * 40}")
+    assert (spec.model, spec.revision) == ("org/model", f"commit:{'0' * 40};sglang={__version__}")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +185,7 @@ def test_a_commit_that_the_server_was_started_with_names_the_weights(engine_of: 
         ({"moonpol": "x"}, "moonpol is unknown; known are moonpool, revision, namespace_extra"),
         ({"deadline_ms": "1s"}, "deadline_ms is '1s'; int is wanted"),
         ({"deadline_ms": True}, "deadline_ms is True; int is wanted"),
-        ({"deadline_ms": 0}, "deadline_ms is 0; 1 to 60000 is right"),
+        ({"deadline_ms": 0}, "deadline_ms is 0; 1 to 4000 is right"),
         ({"conductors": "127.0.0.1:7420"}, "conductors is '127.0.0.1:7420'; list is wanted"),
         ({"conductors": ["here"], "address": "h:1"}, "conductors: 'here' is no HOST:PORT"),
         ({"conductors": ["127.0.0.1:7420"]}, "address: '' is no HOST:PORT; `address` is where"),
