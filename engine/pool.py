@@ -113,12 +113,21 @@ class Pool(NoHooks):
         memory = self._memory(sequence)
         blocks = use.chain
         if use.hand_offs is None:
+            if self._on_its_way(blocks):
+                self._settle_stores()
             found = self._client.match(blocks)
             use.miss = found.miss or ""
             blocks = blocks.between(0, found.blocks)
         if len(blocks):
             use.reader = self._client.reader(blocks, memory, hand_offs=use.hand_offs or ())
         use.progress = (time.monotonic(), 0)
+
+    def _on_its_way(self, blocks: Chain) -> bool:
+        """Whether a prompt that begins alike may be stored still: beside steps that are over."""
+        if self._storing.idle:
+            return False
+        stored = [of.chain for of in self._uses.values() if of.windows is not None]
+        return any(one is not None and one.hashes[0] == blocks.hashes[0] for one in stored)
 
     def landed(self) -> bool:
         """Whether anything was loaded since this was last asked."""
