@@ -1,7 +1,7 @@
 """What is known of a fleet from its events: where blocks are, and what was computed why.
 
-Events count from `begin` on; those before it only tell what is where. Pure, and not for several
-threads at once.
+Events count from `begin` on, and once; those before it, and those that are said again, only tell
+what is where. Pure, and not for several threads at once.
 """
 
 from __future__ import annotations
@@ -77,20 +77,32 @@ class Fleet:
         counts = [len(one.hashes) for one in events if isinstance(one, Stored)]
         prompts.begin_batch(sum(counts), len(counts))
         for event in events:
-            match event:
-                case Stored():
-                    self._stored(engine, at, event)
-                case Removed():
-                    self.blocks.remove(engine, event.hashes)
-                case Cleared():
-                    self.blocks.forget(engine)
-                    prompts.forget()
+            if isinstance(event, Stored):
+                self._stored(engine, at, event)
+            else:
+                self._gone(engine, event)
+
+    def recall(self, engine: int, events: Sequence[Event]) -> None:
+        """A batch that was taken before what is where was lost."""
+        for event in events:
+            if isinstance(event, Stored):
+                self.blocks.store(engine, event)
+            else:
+                self._gone(engine, event)
 
     def lost(self, engine: int) -> None:
         """Some of what an engine said did not come: what it has now is not known."""
         self.seen[engine].losses += 1
         self.blocks.forget(engine)
         self._prompts[engine].forget()
+
+    def _gone(self, engine: int, event: Removed | Cleared) -> None:
+        match event:
+            case Removed():
+                self.blocks.remove(engine, event.hashes)
+            case Cleared():
+                self.blocks.forget(engine)
+                self._prompts[engine].forget()
 
     def _stored(self, engine: int, at: float, event: Stored) -> None:
         computed = self.blocks.store(engine, event)

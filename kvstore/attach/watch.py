@@ -7,6 +7,7 @@ that do not answer now and then are asked again; one that never does is an error
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -53,6 +54,10 @@ class Watch:
         self.failed = 0  # answers that did not come
         self.seconds = 0.0
         self._messages = [Messages() for _ in engines]
+        # By each engine's clock: when it made what was taken last, and last before a loss. What it
+        # says again after that was taken; of a process that took its place all is newer.
+        self._taken = [-math.inf] * len(engines)
+        self._known = [-math.inf] * len(engines)
         self._lock = threading.Lock()
         self._stack = ExitStack()
         self._began = 0.0
@@ -125,14 +130,21 @@ class Watch:
 
     def _take(self, at: int, events: list[Event]) -> None:
         with self._lock:
-            if not self._over:
+            if self._over:
+                return
+            made = self._messages[at].made
+            if made > self._known[at]:
                 self.fleet.take(at, time.monotonic(), events)
-                self.fleet.seen[at].unread = self._messages[at].unread
+                self._taken[at] = made
+            else:
+                self.fleet.recall(at, events)
+            self.fleet.seen[at].unread = self._messages[at].unread
 
     def _lost(self, at: int) -> None:
         with self._lock:
             if not self._over:
                 self.fleet.lost(at)
+                self._known[at] = max(self._known[at], self._taken[at])
 
     def _scrape(self) -> None:
         for at, page in enumerate(self._threads.map(_page, [one.url for one in self.engines])):

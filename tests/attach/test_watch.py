@@ -180,6 +180,23 @@ def test_what_was_before_is_known_and_does_not_count() -> None:
     assert not report.notes
 
 
+def test_what_is_said_again_where_the_connection_broke_counts_once() -> None:
+    with served(1) as (server,):
+        server.serve(128, 50_000)
+        with watching([server], replays=True) as watch:
+            server.serve(192, 1_000)
+            wait_told(watch, 0, 3)
+            server.publisher.hang_up()
+            server.serve(64, 1_000, lost=True)
+            server.publisher.answer(10.0)
+            wait_told(watch, 0, 4)
+            watch.look(0.5, lambda: None)
+        report = answer(watch, None, SIZE, LINK)
+    assert report.asked.queries == 256
+    assert report.reasons == Reasons(never=192, here=64)
+    assert report.gain is not None and report.gain.tokens == 0
+
+
 def test_lengths_count_where_they_are_of_these_prompts() -> None:
     with served(1) as servers:
         with watching(servers) as watch:

@@ -64,7 +64,8 @@ Event: TypeAlias = Stored | Removed | Cleared
 
 
 class Messages:
-    """Those of one engine, of one of its KV groups. `passed_over` counts events by the reason.
+    """Those of one engine, of one of its KV groups. `passed_over` counts events by the reason;
+    `made` is when the engine made the batch that was read last, by its own clock.
 
     Raises `ConfigError` where msgspec is not installed.
     """
@@ -72,6 +73,7 @@ class Messages:
     def __init__(self, group: int = 0) -> None:
         self._group, self._decode = group, _decoder()
         self.passed_over: Counter[str] = Counter()
+        self.made = 0.0
 
     @property
     def unread(self) -> int:
@@ -86,6 +88,7 @@ class Messages:
             raise Unreadable(f"not msgpack: {error}") from None
         if not isinstance(batch, list) or len(batch) < 2 or not isinstance(batch[1], list):
             raise Unreadable("not a list of a time and events")
+        self.made = float(batch[0]) if isinstance(batch[0], int | float) else 0.0
         found = []
         for raw in batch[1]:
             event = self._event(raw)

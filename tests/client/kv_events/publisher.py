@@ -9,6 +9,8 @@ from typing import Any, Self
 import msgspec
 import zmq
 
+from tests.nodes import eventually
+
 NUMBER_BYTES = 8
 END = -1  # the number that ends an answer
 
@@ -36,12 +38,26 @@ class Publisher:
     def close(self) -> None:
         self._context.destroy(linger=0)
 
+    def hang_up(self) -> None:
+        """On whoever listens, who may connect anew."""
+        self._pub.close(linger=0)
+        self._pub = self._context.socket(zmq.XPUB)
+
+        def free() -> bool:  # the socket before is closed by a thread of ZeroMQ's
+            try:
+                _bound(self._pub, self.endpoint)
+            except zmq.ZMQError:
+                return False
+            return True
+
+        eventually(free)
+
     def wait_heard(self) -> None:
         """Until somebody listens: nothing that is published before reaches anybody."""
         assert self._pub.poll(10_000) and self._pub.recv() == b"\x01"
 
     def publish(self, *events: Any, lost: bool = False) -> None:
-        self.send(msgspec.msgpack.encode([1.5, list(events), 0]), lost=lost)
+        self.send(msgspec.msgpack.encode([time.time(), list(events), 0]), lost=lost)
 
     def send(self, payload: bytes, *, lost: bool = False) -> None:
         number = self.number.to_bytes(NUMBER_BYTES, "big")

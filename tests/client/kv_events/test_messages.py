@@ -67,6 +67,13 @@ def test_a_batch_of_an_engine_without_ranks_is_one() -> None:
     assert Messages().read(msgspec.msgpack.encode([1.5, [["AllBlocksCleared"]]])) == [Cleared()]
 
 
+def test_a_batch_says_when_it_was_made() -> None:
+    messages = Messages()
+    for said, made in ((7.25, 7.25), (8, 8.0), ("9", 0.0)):
+        messages.read(msgspec.msgpack.encode([said, []]))
+        assert messages.made == made
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
