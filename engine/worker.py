@@ -228,7 +228,8 @@ class Worker:
         self._jobs[job.request.id] = job
         if self._teller is not None and job.use.hand_offs is None:
             request = job.request
-            hashes = self.pool.hashes(request)
+            # Whoever is told of them counts on finding them in the pool.
+            hashes = self.pool.hashes(request) if job.use.enabled else []
             self._teller.accepted(request.id, len(request.prompt), 0, hashes)
 
     def _cancel(self, request_id: str) -> None:

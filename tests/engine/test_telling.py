@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import tempfile
 import threading
 import time
@@ -157,6 +158,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
+        self.comes: dict[str, list[bytes]] = {}  # what others may find, by the request
         self.loads: list[tuple[int, int]] = []
         self.outputs: list[int] = []
         self.prefills: list[tuple[int, int]] = []
@@ -166,6 +168,7 @@ class Heard:
         self, request: str, tokens: int, prefix_tokens: int = 0, hashes: Sequence[bytes] = ()
     ) -> None:
         self.said.append(("accepted", request))
+        self.comes[request] = list(hashes)
 
     def began(self, request: str) -> None:
         self.said.append(("began", request))
@@ -243,7 +246,22 @@ class NoPool(NoHooks):
         return False
 
     def hashes(self, tokens: Sequence[int]) -> list[bytes]:
-        return []
+        return [b"first"]
+
+
+def test_what_comes_to_the_pool_is_told_of_a_request_and_nothing_of_one_without_it(
+    model: Model,
+) -> None:
+    core, heard = EngineCore(model, EngineSettings(pages=48)), Heard()
+    worker, over = Worker(core, NoPool()), queue.SimpleQueue[object]()  # type: ignore[arg-type]
+    worker.tell(heard)
+    for name, enabled in (("with", True), ("without", False)):
+        worker.submit(Job(Request(name, (1, 2, 3), 1), PoolUse(enabled=enabled), over.put))
+    worker.start()
+    while set(heard.comes) != {"with", "without"}:
+        over.get(timeout=SECONDS)
+    worker.stop(SECONDS)
+    assert heard.comes == {"with": [b"first"], "without": []}
 
 
 def test_what_a_failed_step_ends_is_told_as_given_up(
