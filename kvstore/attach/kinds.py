@@ -13,14 +13,15 @@ from kvstore.attach.asked import Asked
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sum over labels, or over those samples alone whose label has one of these values."""
+    """A sum over labels, or over those samples alone whose label has one of these values: "" where
+    they have no such label."""
 
     name: str
     label: str = ""
     values: tuple[str, ...] = ()
 
     def counts(self, labels: Mapping[str, str]) -> bool:
-        return not self.label or labels.get(self.label) in self.values
+        return not self.label or labels.get(self.label, "") in self.values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +72,8 @@ SGLANG = Kind(
     "SGLang",
     {
         "queries": Sample("sglang:prompt_tokens_total"),
-        "hits": Sample(_SGLANG_CACHED, "cache_source", ("device", "host", "total")),
+        # Of older ones no sample says where tokens were cached.
+        "hits": Sample(_SGLANG_CACHED, "cache_source", ("device", "host", "total", "")),
         "pool_queries": _SGLANG_STORAGE,  # it does not count what it asked for
         "pool_hits": _SGLANG_STORAGE,
         "generated": Sample("sglang:generation_tokens_total"),

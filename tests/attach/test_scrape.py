@@ -34,6 +34,12 @@ def test_a_server_that_was_asked_for_nothing_yet_is_known_by_its_name() -> None:
     assert said.kind is SGLANG and not any(said.counters.values())
 
 
+def test_an_sglang_that_does_not_say_where_tokens_were_cached_is_believed_that_they_were() -> None:
+    lines = ('prompt_tokens_total{model_name="m"} 9', 'cached_tokens_total{model_name="m"} 7')
+    said = scrape.parsed("\n".join(f"sglang:{line}.0" for line in lines), "http://host").counters
+    assert (said["queries"], said["hits"], said["pool_hits"]) == (9.0, 7.0, 0.0)
+
+
 def test_what_counts_is_what_came_since_the_beginning() -> None:
     counted = Counted()
     counted.begin(Page(VLLM, {"queries": 100.0, "hits": 50.0}, 0))
