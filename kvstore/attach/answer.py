@@ -45,12 +45,12 @@ def answer(
         reasons = explain(asked, fleet.all_seen, tokens, lengths)
     else:
         reasons = Reasons.of_all(one.reasons for one in servers)
-    found = None
+    found, token_seconds = None, watch.prefill.per_token
     if size is not None:
         found = gains.gain(
             *gains.replay(fleet, size),
             size.token,
-            watch.prefill.per_token,
+            token_seconds,
             link,
             SSD,
         )
@@ -65,15 +65,15 @@ def answer(
         size,
         found,
         before.compared(asked) if before is not None else None,
-        [*_notes(watch, lengths, asked, exact), *_worth(found, watch.prefill.per_token)],
+        [*_notes(watch, lengths, asked, exact), *_worth(found, token_seconds)],
     )
 
 
-def _worth(found: Gain | None, token_seconds: float) -> Iterator[str]:
+def _worth(found: Gain | None, token_seconds: Sequence[float]) -> Iterator[str]:
     """Why tokens that the pool would have had are told to save no second."""
     if found is None or not found.tokens:
         return
-    if not token_seconds:
+    if not any(token_seconds):
         yield "the servers told of no prefill's seconds: what a token saves is not known, and not 0"
     elif not found.fetched_bytes:
         yield (

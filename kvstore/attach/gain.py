@@ -9,7 +9,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kvstore.attach.fleet import Fleet
@@ -25,6 +25,7 @@ BLOCK_TOKENS_MIN = 64  # of the pool's blocks, as its connectors choose where no
 class Found:
     """Tokens that a pool had of one prompt, beyond what its engine had."""
 
+    engine: int
     tokens: int
     on_ssd: int
 
@@ -68,7 +69,7 @@ def replay(fleet: Fleet, size: Size) -> tuple[list[Found], Pool]:
                 usable = min(held.blocks, ends // each)
                 tokens = max(0, usable * pool_tokens - step.found * engine_tokens)
                 far = min(held.on_ssd * pool_tokens, tokens)
-                found.append(Found(tokens, far))
+                found.append(Found(step.engine, tokens, far))
             case Filled():
                 before = (len(path) - step.count) // each
                 whole = path[each - 1 :: each]
@@ -80,15 +81,15 @@ def gain(
     found: Iterable[Found],
     pool: Pool,
     token_bytes: int,
-    token_seconds: float,
+    token_seconds: Sequence[float],
     link: TransferCost,
     ssd: TransferCost,
 ) -> Gain:
-    """What that is worth where a token less to prefill saves `token_seconds`."""
+    """What that is worth where a token less to prefill saves an engine its `token_seconds`."""
     hits = [one for one in found if one.tokens]
     saved, waited, fetched = 0.0, 0.0, 0
     for one in hits:
-        prefill = one.tokens * token_seconds
+        prefill = one.tokens * token_seconds[one.engine]
         fetch = link.seconds(one.tokens * token_bytes)
         fetch += ssd.seconds(one.on_ssd * token_bytes) if one.on_ssd else 0.0
         if fetch < prefill:

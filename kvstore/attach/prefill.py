@@ -14,7 +14,7 @@ _DETERMINED = 1e-3  # share of its square that a look's mean length varies by, a
 
 
 class PrefillTime:
-    """Of one kind of server."""
+    """Of servers that are alike."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -57,3 +57,29 @@ class PrefillTime:
         if each < 0.0:
             return 0.0, second / squares
         return (each, token) if token > 0.0 else mean
+
+
+class PrefillTimes:
+    """Of a fleet: of each server by what it tells itself, as soon as that is enough to go by, and
+    until then by what all of them tell."""
+
+    def __init__(self, servers: int) -> None:
+        self._each = [PrefillTime() for _ in range(servers)]
+        self._all = PrefillTime()
+        self._begun = [0.0] * servers
+
+    def observe(self, server: int, prompts: float, tokens: float, seconds: float) -> None:
+        """What a server's counters rose by. Tokens may be counted before the prompt that computed
+        them ends, and its seconds with that."""
+        self._begun[server] += tokens
+        if prompts <= 0:
+            return
+        tokens, self._begun[server] = self._begun[server], 0.0
+        for one in (self._each[server], self._all):
+            one.observe(prompts, tokens, seconds)
+
+    @property
+    def per_token(self) -> list[float]:
+        """Seconds that a token less saves, of each server."""
+        every = (one if one.looks >= LOOKS_MIN else self._all for one in self._each)
+        return [one.per_token for one in every]

@@ -19,7 +19,7 @@ from functools import partial
 from kvstore.attach import scrape
 from kvstore.attach.fleet import Fleet
 from kvstore.attach.kinds import VLLM
-from kvstore.attach.prefill import PrefillTime
+from kvstore.attach.prefill import PrefillTimes
 from kvstore.attach.scrape import Counted, Page
 from kvstore.client.kv_events.messages import Event, Messages
 from kvstore.client.kv_events.subscription import Source, Subscription
@@ -48,7 +48,7 @@ class Watch:
         self.engines = engines
         self.fleet = Fleet([VLLM] * len(engines))  # until they have said what they are
         self.counted = [Counted() for _ in engines]
-        self.prefill = PrefillTime()
+        self.prefill = PrefillTimes(len(engines))
         self.running = [0] * len(engines)  # at the start, and the end
         self.running_first = 0
         self.failed = 0  # answers that did not come
@@ -152,7 +152,7 @@ class Watch:
                 self.failed += 1
                 continue
             rose = self.counted[at].take(page)
-            self.prefill.observe(rose.prefills, rose.prefilled, rose.prefill_seconds)
+            self.prefill.observe(at, rose.prefills, rose.prefilled, rose.prefill_seconds)
             self.running[at] = page.running
 
 

@@ -115,11 +115,19 @@ def test_a_pool_keeps_what_is_used_and_holds_no_more_than_fits() -> None:
 def test_a_fetch_is_taken_off_and_none_is_made_at_a_loss() -> None:
     pool = Pool(LARGE, EACH)
     slow, fast = TransferCost(0.0, 1e6), TransferCost(0.0, 1e9)
-    some = [Found(1_000, 0), Found(0, 0), Found(500, 500)]
-    said = gain(some, pool, 1_000, 1e-3, fast, fast)
+    some = [Found(0, 1_000, 0), Found(0, 0, 0), Found(0, 500, 500)]
+    said = gain(some, pool, 1_000, [1e-3], fast, fast)
     assert (said.tokens, said.prompts, said.fetched_bytes) == (1_500, 2, 1_500_000)
     assert said.prefill_seconds == pytest.approx(1.5)
     assert said.first_token_seconds == pytest.approx(1.5 - 1.5e-3 - 0.5e-3)
-    lost = gain(some, pool, 10_000, 1e-3, slow, slow)
+    lost = gain(some, pool, 10_000, [1e-3], slow, slow)
     assert (lost.first_token_seconds, lost.prefill_seconds, lost.fetched_bytes) == (0.0, 0.0, 0)
     assert (lost.tokens, lost.prompts) == (1_500, 2), "it had them all the same"
+
+
+def test_what_is_fetched_is_worth_what_its_own_server_would_have_taken() -> None:
+    some = [Found(0, 1_000, 0), Found(1, 1_000, 0)]
+    link = TransferCost(0.0, 1e7)  # which takes 0.1 s
+    said = gain(some, Pool(LARGE, EACH), 1_000, [1e-3, 1e-5], link, link)
+    assert said.tokens == 2_000 and said.prefill_seconds == pytest.approx(1.0)
+    assert said.fetched_bytes == 1_000_000, "the quick one computes sooner than it fetches"

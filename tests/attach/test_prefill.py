@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kvstore.attach.prefill import LOOKS_MIN, PrefillTime
+from kvstore.attach.prefill import LOOKS_MIN, PrefillTime, PrefillTimes
 
 
 def looked_at(each: float, token: float, looks: int, lengths: tuple[int, int]) -> PrefillTime:
@@ -51,3 +51,22 @@ def test_nothing_is_known_of_nothing() -> None:
     for one in ((0, 0, 0.0), (1, 0, 1.0), (0, 5, 1.0), (1, 5, 0.0)):
         found.observe(*one)
     assert (found.looks, found.per_token, found.per_prompt) == (0, 0.0, 0.0)
+
+
+def test_tokens_count_with_the_prompt_at_whose_end_its_seconds_do() -> None:
+    """SGLang counts a long prompt's tokens piece by piece, and its seconds once."""
+    found = PrefillTimes(1)
+    for _ in range(20):
+        for piece in range(4):
+            found.observe(0, piece == 3, 8_192, 4.0 * (piece == 3))
+    assert found.per_token == [pytest.approx(4.0 / (4 * 8_192))]
+
+
+def test_of_servers_that_are_not_alike_each_has_its_own_time() -> None:
+    found = PrefillTimes(3)
+    for tokens in range(500, 1_000, 50):
+        for server, each in enumerate((5e-5, 1e-3)):
+            found.observe(server, 1, tokens, tokens * each)
+    first, second, untold = found.per_token
+    assert (first, second) == (pytest.approx(5e-5), pytest.approx(1e-3))
+    assert first < untold < second, "of which nothing is known, that is as the others"

@@ -15,7 +15,7 @@ from kvstore.attach.answer import answer
 from kvstore.attach.compared import Before, Brought, Compared
 from kvstore.attach.kinds import SGLANG, VLLM, Kind
 from kvstore.attach.pool import Size
-from kvstore.attach.prefill import PrefillTime
+from kvstore.attach.prefill import PrefillTimes
 from kvstore.attach.reasons import Reasons
 from kvstore.attach.watch import Engine, Watch
 from kvstore.client.kv_events.subscription import Source
@@ -123,7 +123,7 @@ def test_tokens_that_save_no_second_are_told_with_the_reason() -> None:
                 watch.look(0.5, lambda: None)
         slow = answer(watch, None, SIZE, TransferCost(100.0, 1e9))
         good = answer(watch, None, SIZE, LINK)
-        watch.prefill = PrefillTime()
+        watch.prefill = PrefillTimes(2)
         untold = answer(watch, None, SIZE, LINK)
     for report in (slow, untold):
         assert report.gain is not None and report.gain.tokens == 192
