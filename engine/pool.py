@@ -381,7 +381,8 @@ def _sealing(use: PoolUse, windows: Windows, blocks: tuple[int, int]) -> Callabl
     """Has `Storing` seal blocks [a, b) of a prompt."""
 
     def seal(_: Any) -> None:
-        use.published_blocks += len(windows.writer.seal(blocks))
+        sealed = windows.writer.seal(blocks)
+        use.published_blocks += len(sealed) - sealed.count("EXISTED")
 
     return seal
 

@@ -337,6 +337,26 @@ def test_a_flipped_bit_is_a_counted_miss_and_the_tokens_stay_right(
     assert engine.client.match(engine.client.chain(tokens)).blocks == 5
 
 
+def test_what_another_writer_had_sealed_first_was_not_published_here(
+    node: Stack, model: Model, model_dir: Path
+) -> None:
+    where, tokens = InDirectory(node.children["node"].log.parent), tuple(prompt(640, seed=45))
+    uses, cores = [PoolUse(), PoolUse()], []
+    with Client(where, spec_of(model_dir), deadline_seconds=20.0) as client:
+        for use in uses:
+            core = EngineCore(model, EngineSettings(pages=96, max_batch_tokens=320))
+            core.hooks = pool = Pool(client, core.cache)
+            pool.expect("r", use)
+            core.add(Request("r", tokens, 1))
+            cores.append(core)
+        # The second finds half of it, and computes the other half before the first gets there.
+        for core in (*cores, cores[0]):
+            core.step()
+        assert all(core.idle for core in cores)
+        assert [use.published_blocks for use in uses] == [5, 5]
+    assert all(use.complete for use in uses)
+
+
 def test_a_request_can_do_without_a_node(
     model: Model, model_dir: Path, reference: Reference, tmp_path: Path
 ) -> None:
