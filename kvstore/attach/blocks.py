@@ -46,7 +46,8 @@ class Blocks:
     """Of a fleet of so many engines. `left_out` counts blocks by why they are not known."""
 
     def __init__(self, engines: int, blocks_max: int = ATTACH_BLOCKS_MAX) -> None:
-        self.block_tokens = 0  # as the first event has it
+        self.block_tokens = 0
+        self._size_known = False
         self.left_out: Counter[str] = Counter()
         self._max = blocks_max
         self._numbers: dict[bytes, int] = {}
@@ -81,7 +82,7 @@ class Blocks:
 
     def store(self, engine: int, event: Stored) -> Computed | None:
         """These were computed by an engine. None where they cannot be told apart from others."""
-        self.block_tokens = self.block_tokens or event.block_tokens
+        self._learn_size(event)
         if event.block_tokens != self.block_tokens:
             self.left_out["of another size"] += len(event.hashes)
             return None
@@ -134,6 +135,14 @@ class Blocks:
             assert before < number, "a block stands before the one before it"
             assert not self._here[number] & ~self._ever[number], "it is there and never came"
             assert self._depth[number] in (0, self.depth(before) + 1)
+
+    def _learn_size(self, event: Stored) -> None:
+        """It is that of the first blocks that are told of together, and until some are, of the
+        largest: vLLM tells also of a block that is not full, if alone."""
+        if not self._size_known:
+            self._size_known = len(event.hashes) > 1
+            least = 0 if self._size_known else self.block_tokens
+            self.block_tokens = max(least, event.block_tokens)
 
     def _why(self, engine: int, number: int) -> Reason:
         here, ever, bit = self._here[number], self._ever[number], 1 << engine

@@ -83,15 +83,26 @@ def test_behind_a_block_that_nobody_told_of_blocks_are_told_apart_by_its_name() 
     ("event", "why"),
     [
         (stored([9], [1, 2, 3]), "of another size"),
+        (stored([9], [1]), "of another size"),
         (stored([1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7, 8]), "too many"),
     ],
 )
 def test_what_cannot_be_told_apart_is_left_out_and_counted(event: Stored, why: str) -> None:
     blocks = Blocks(1, blocks_max=4)
-    computed(blocks, 0, stored([1], [1, 2]))
+    computed(blocks, 0, stored([1, 2], [1, 2, 3, 4]))
     assert blocks.store(0, event) is None
     assert blocks.left_out == {why: len(event.hashes)}
     blocks.check()
+
+
+def test_a_block_that_is_not_full_and_comes_first_does_not_say_how_large_blocks_are() -> None:
+    blocks = Blocks(1)
+    for event in (stored([1], [1]), stored([2], [1, 2]), stored([3, 4], [3, 4, 5, 6], parent=2)):
+        computed(blocks, 0, event)
+        assert blocks.block_tokens == len(event.tokens) // len(event.hashes)
+    assert blocks.store(0, stored([5], [7], parent=4)) is None
+    assert blocks.store(0, stored([5], [7, 8, 9], parent=4)) is None, "that is known by now"
+    assert (blocks.block_tokens, blocks.left_out) == (2, {"of another size": 2})
 
 
 names: st.SearchStrategy[Hash] = st.integers(0, 9)
