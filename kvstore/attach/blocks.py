@@ -80,6 +80,10 @@ class Blocks:
     def has(self, engine: int, number: int) -> bool:
         return bool(self._here[number] >> engine & 1)
 
+    def has_all(self, engine: int, hashes: tuple[Hash, ...]) -> bool:
+        numbers = map(self._called[engine].get, hashes)
+        return all(number is not None and self.has(engine, number) for number in numbers)
+
     def store(self, engine: int, event: Stored) -> Computed | None:
         """These were computed by an engine. None where they cannot be told apart from others."""
         self._learn_size(event)

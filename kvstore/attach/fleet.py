@@ -7,7 +7,7 @@ what is where. Pure, and not for several threads at once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvstore.attach.blocks import Blocks, Reason
@@ -76,7 +76,7 @@ class Fleet:
         prompts = self._prompts[engine]
         counts = [len(one.hashes) for one in events if isinstance(one, Stored)]
         prompts.begin_batch(sum(counts), len(counts))
-        for event in events:
+        for event in self._news(engine, events):
             if isinstance(event, Stored):
                 self._stored(engine, at, event)
             else:
@@ -84,7 +84,7 @@ class Fleet:
 
     def recall(self, engine: int, events: Sequence[Event]) -> None:
         """A batch that was taken before what is where was lost."""
-        for event in events:
+        for event in self._news(engine, events):
             if isinstance(event, Stored):
                 self.blocks.store(engine, event)
             else:
@@ -95,6 +95,21 @@ class Fleet:
         self.seen[engine].losses += 1
         self.blocks.forget(engine)
         self._prompts[engine].forget()
+
+    def _news(self, engine: int, events: Sequence[Event]) -> Iterator[Event]:
+        """All but what a prompt reuses, of which vLLM tells where a request wants it reported in
+        full: it looks like what is computed, and stands before what the prompt computes behind it.
+        Whoever computed blocks that are here would go on in a later step."""
+        behind = {one.parent for one in events if isinstance(one, Stored)}
+        for event in events:
+            if (
+                isinstance(event, Stored)
+                and event.parent is None
+                and event.hashes[-1] in behind
+                and self.blocks.has_all(engine, event.hashes)
+            ):
+                continue
+            yield event
 
     def _gone(self, engine: int, event: Removed | Cleared) -> None:
         match event:

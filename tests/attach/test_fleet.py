@@ -1,0 +1,56 @@
+"""What engines say counts once: not what they say again, nor what they reuse."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvstore.attach.blocks import Reason
+from kvstore.attach.fleet import Fleet
+from kvstore.attach.kinds import VLLM
+from kvstore.attach.prompts import Use
+from kvstore.client.kv_events.messages import Removed, Stored
+
+BLOCK = 4
+
+
+def stored(begin: int, end: int) -> Stored:
+    """Blocks from one to another of the one text that there is."""
+    names = tuple(range(begin, end))
+    ids = np.arange(BLOCK * begin, BLOCK * end, dtype=np.uint32)
+    return Stored(names, begin - 1 if begin else None, ids, BLOCK)
+
+
+def uses(fleet: Fleet) -> list[tuple[int, int]]:
+    """Blocks that each prompt had at first, and in all."""
+    every = [one for one in fleet.steps if isinstance(one, Use)]
+    return [(one.found, fleet.blocks.depth(one.last)) for one in every]
+
+
+def test_what_vllm_says_that_it_reuses_is_not_computed() -> None:
+    """It is told of whole, and before what the prompt computes behind it."""
+    fleet = Fleet([VLLM])
+    fleet.take(0, 0.0, [stored(0, 10)])
+    fleet.take(0, 100.0, [stored(0, 9), stored(9, 10)])
+    assert uses(fleet) == [(0, 10), (9, 10)]
+    assert fleet.seen[0].prompts == {Reason.NEVER: 10, Reason.HERE: 1}
+    fleet.take(0, 200.0, [Removed(tuple(range(10)))])
+    assert [number for number in range(10) if fleet.blocks.has(0, number)] == [9]
+
+
+def test_what_two_prompts_compute_alike_is_computed_twice() -> None:
+    fleet = Fleet([VLLM])
+    fleet.take(0, 0.0, [stored(0, 4), stored(0, 4)])
+    fleet.take(0, 0.1, [stored(4, 8), stored(4, 8)])
+    assert fleet.seen[0].prompts == {Reason.NEVER: 8, Reason.HERE: 8}
+
+
+def test_what_is_recalled_is_where_it_was_and_does_not_count() -> None:
+    fleet = Fleet([VLLM])
+    fleet.take(0, 0.0, [stored(0, 4)])
+    seen, steps = dict(fleet.seen[0].prompts), list(fleet.steps)
+    fleet.lost(0)
+    fleet.recall(0, [stored(0, 4)])
+    fleet.recall(0, [Removed((3,))])
+    assert (fleet.seen[0].prompts, fleet.steps) == (seen, steps)
+    assert [fleet.blocks.has(0, number) for number in range(4)] == [True, True, True, False]
+    fleet.blocks.check()
