@@ -124,10 +124,10 @@ class Pool(NoHooks):
 
     def _on_its_way(self, blocks: Chain) -> bool:
         """Whether a prompt that begins alike may be stored still: beside steps that are over."""
-        if self._storing.idle:
+        if self._storing.idle or not len(blocks):  # an answer that fills no block has none
             return False
         stored = [of.chain for of in self._uses.values() if of.windows is not None]
-        return any(one is not None and one.hashes[0] == blocks.hashes[0] for one in stored)
+        return any(one is not None and one.hashes[:1] == blocks.hashes[:1] for one in stored)
 
     def landed(self) -> bool:
         """Whether anything was loaded since this was last asked."""
