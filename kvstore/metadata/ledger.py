@@ -1,9 +1,9 @@
 """The metadata rules as SQLite transactions: revisions without gaps, leases that end on time.
 
-Every change is logged in its own transaction, so the log *is* the history. Every transaction first
-ends the leases that are overdue, and reads the clock only once it holds the lock, so a lease that
-any reader saw ended can no longer be kept alive. No process has to be alive for that: whoever looks
-next, ends it.
+Every change is logged in its own transaction, so the log *is* the history. Every transaction, but
+for one that keeps a lease alive, first ends the leases that are overdue, and reads the clock only
+once it holds the lock, so a lease that any reader saw ended can no longer be kept alive. No process
+has to be alive for that: whoever looks next, ends it.
 
 Nothing here waits: a held lock is `Busy`, with nothing done.
 """
@@ -38,6 +38,7 @@ class Ledger:
         self._seen_version = (-1, -1)
         self._seen_head = -1
         self._next_end = float("inf")
+        self._looked = clock.now()
         with file.transaction():
             ((boot,),) = file.rows("SELECT boot FROM head")
             if boot != self._boot:  # deadlines of another boot mean nothing, and so do its holders
@@ -89,7 +90,8 @@ class Ledger:
         return lease
 
     def keep_alive(self, lease: Lease) -> None:
-        with self._writing():
+        # Whoever looks once its time is over ends it: one that is here was held for dead by nobody.
+        with self._locked():
             self._need_lease(lease.id)
             self._file.rows(
                 "UPDATE leases SET deadline = ? + ttl_ms / 1000.0 WHERE id = ?",
@@ -106,7 +108,12 @@ class Ledger:
             return self._log.page(prefix, cursor)
 
     def moved(self) -> bool:
-        """Whether the revision is another than at the last call; ends overdue leases."""
+        """Whether the revision is another than at the last call; ends leases overdue since then.
+
+        So whoever looks again after standing still leaves a holder that stood still with it, as
+        another thread of a stopped process does, until its next look.
+        """
+        looked, self._looked = self._looked, self._clock.now()
         version = self._file.version()
         before = self._seen_head
         if version != self._seen_version:
@@ -114,7 +121,7 @@ class Ledger:
                 self._next_end = self._earliest_end()
                 ((self._seen_head,),) = self._file.rows("SELECT revision FROM head")
             self._seen_version = version
-        if self._next_end <= self._clock.now():
+        if self._next_end <= looked:
             with contextlib.suppress(Busy), self._writing():
                 pass  # the changes this makes are seen at the next call
         return self._seen_head != before
@@ -133,13 +140,18 @@ class Ledger:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
+        with self._locked():
+            self._end_leases(self._clock.now())
+            yield
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
         with self._file.transaction():
             ((boot,),) = self._file.rows("SELECT boot FROM head")
             if boot != self._boot:
                 raise ConfigError(
                     f"{self._file.path} is in use by another host too; give each host its own file"
                 )
-            self._end_leases(self._clock.now())
             yield
 
     def _earliest_end(self) -> float:

@@ -100,7 +100,10 @@ class Metadata(Protocol):
         ...
 
     async def keep_alive(self, lease: Lease) -> None:
-        """Start the lease's time anew. Raises `LeaseLost` once it ended; it never comes back."""
+        """Start the lease's time anew. Raises `LeaseLost` once it ended; it never comes back.
+
+        A form may keep alive one whose time is over, where nobody has seen it end.
+        """
         ...
 
     async def revoke(self, lease: Lease) -> None:

@@ -111,6 +111,12 @@ class World:
         await self.time.advance(after)
         await self.turns.turn()
 
+    async def lapse(self) -> None:
+        """Others see that its lease ended, and then its turn comes."""
+        await self.time.advance(2 * LEASE_MS / 1e3)
+        assert await self.record() is None
+        await self.turns.turn()
+
     async def record(self) -> NodeRecord | None:
         entry = await self.metadata.get(RECORD.key())
         return None if entry is None else NodeRecord.parse(entry)
@@ -178,7 +184,7 @@ async def test_renewals_come_in_time_for_two_to_fail_and_not_in_step(world: Worl
 async def test_who_lost_the_lease_is_told_once_and_comes_back_in_another_epoch(
     world: World,
 ) -> None:
-    await world.turn(after=2 * LEASE_MS / 1e3)
+    await world.lapse()
     assert world.lapses == 1
     assert await world.record() is None, "told before it is back"
     assert world.turns.slept[-1] <= LEASE_MS / 1e3
@@ -192,7 +198,7 @@ async def test_who_lost_the_lease_is_told_once_and_comes_back_in_another_epoch(
 def test_a_thousand_who_lost_their_leases_do_not_come_back_at_once(tmp_path: Path) -> None:
     async def pause(dice: int) -> float:
         async with World(tmp_path / str(dice), dice) as world:
-            await world.turn(after=2 * LEASE_MS / 1e3)
+            await world.lapse()
             return world.turns.slept[-1]
 
     async def all_pauses() -> list[float]:
@@ -220,7 +226,7 @@ def test_who_cannot_come_back_at_once_tries_on_and_is_told_once(tmp_path: Path, 
     @announced
     async def test(world: World) -> None:
         world.cut.lost = {lost}
-        await world.turn(after=2 * LEASE_MS / 1e3)
+        await world.lapse()
         for _ in range(5):
             await world.turn()
             assert await world.record() is None
@@ -240,7 +246,7 @@ async def test_who_cannot_begin_another_epoch_is_told_again_and_does_not_come_ba
     world: World,
 ) -> None:
     world.disk_is_full = True
-    await world.turn(after=2 * LEASE_MS / 1e3)
+    await world.lapse()
     for _ in range(3):
         await world.turn()
         assert await world.record() is None, "in the epoch that others hold for dead"
@@ -254,7 +260,7 @@ async def test_who_cannot_begin_another_epoch_is_told_again_and_does_not_come_ba
 @announced
 async def test_a_record_whose_put_was_not_answered_is_put_again(world: World) -> None:
     world.cut.late = {"put"}
-    await world.turn(after=2 * LEASE_MS / 1e3)
+    await world.lapse()
     await world.turn()
     world.cut.late = set()
     for _ in range(5):
@@ -267,7 +273,7 @@ async def test_a_record_that_cannot_be_put_takes_one_lease_however_often_it_is_t
     world: World,
 ) -> None:
     world.cut.lost = {"put"}
-    await world.turn(after=2 * LEASE_MS / 1e3)
+    await world.lapse()
     before = world.cut.asked["grant"]
     for _ in range(5):
         await world.turn()
@@ -277,7 +283,7 @@ async def test_a_record_that_cannot_be_put_takes_one_lease_however_often_it_is_t
 @announced
 async def test_who_leaves_while_its_record_is_put_takes_it_back(world: World) -> None:
     world.cut.held = {"put"}
-    await world.turn(after=2 * LEASE_MS / 1e3)
+    await world.lapse()
     await world.turns.wake()
     while await world.record() is None:
         await asyncio.sleep(0)

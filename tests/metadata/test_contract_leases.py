@@ -59,6 +59,20 @@ async def test_a_lease_that_ended_never_comes_back(form: Any) -> None:
     assert await store.get("nodes/a") is None
 
 
+async def test_who_comes_late_has_lost_its_lease_with_its_keys_or_neither(form: Any) -> None:
+    holder, other = form.open(), form.open()
+    lease = await holder.grant(form.ttl_ms)
+    await holder.put("nodes/a", b"", lease=lease.id)
+    await form.pass_time(lease.ttl_ms / 1_000 + 0.1)
+    try:
+        await holder.keep_alive(lease)
+    except LeaseLost:
+        await gone(other, "nodes/a")
+    else:
+        await form.pass_time(lease.ttl_ms / 1_000 - form.late_s)
+        assert await other.get("nodes/a") is not None
+
+
 async def test_a_key_whose_lease_ended_can_be_made_by_another(form: Any) -> None:
     store = form.open()
     lease = await store.grant(form.ttl_ms)

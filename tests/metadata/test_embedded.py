@@ -12,8 +12,9 @@ import pytest
 
 from kvstore.clock import SimClock
 from kvstore.errors import ConfigError, Overloaded, Unavailable
-from kvstore.metadata import Compacted, change_log, ledger, open_metadata
+from kvstore.metadata import Compacted, LeaseLost, change_log, ledger, open_metadata
 from kvstore.metadata.embedded import EmbeddedMetadata
+from kvstore.metadata.sqlite_file import SqliteFile
 
 
 def raw(path: Path, statement: str) -> list[Any]:
@@ -57,6 +58,45 @@ async def test_the_wall_clock_has_no_say(tmp_path: Path, monkeypatch: pytest.Mon
         assert await store.get("nodes/a") is not None
         await store.keep_alive(lease)
     await store.close()
+
+
+async def test_a_lease_that_nobody_saw_end_is_kept_alive(tmp_path: Path) -> None:
+    """Its holder stood still for a while, alone on its host."""
+    clock = SimClock()
+    store, other = (EmbeddedMetadata(tmp_path / "metadata.db", clock=clock) for _ in range(2))
+    lease, others = await store.grant(2_000), await store.grant(2_000)
+    await store.put("nodes/a", b"", lease=lease.id)
+    await store.put("nodes/b", b"", lease=others.id)
+    await clock.advance(3)
+    await store.keep_alive(lease)
+    assert [entry.key for entry in (await other.list("nodes/"))[0]] == ["nodes/a"]
+    await clock.advance(3)
+    assert await other.get("nodes/a") is None
+    with pytest.raises(LeaseLost):
+        await store.keep_alive(lease)
+    await store.close()
+    await other.close()
+
+
+async def test_a_watcher_that_stood_still_with_the_holder_of_a_lease_does_not_end_it(
+    tmp_path: Path,
+) -> None:
+    clock = SimClock()
+    watching, holding = (
+        ledger.Ledger(SqliteFile(tmp_path / "metadata.db"), clock, 10) for _ in range(2)
+    )
+    lease = holding.grant(2_000)
+    holding.put(b"nodes/a", b"", lease.id)
+    assert watching.moved()
+    await clock.advance(3)
+    assert not watching.moved()
+    holding.keep_alive(lease)
+    await clock.advance(3)
+    assert [watching.moved() for _ in range(3)] == [False, False, True]
+    with pytest.raises(LeaseLost):
+        holding.keep_alive(lease)
+    watching.close()
+    holding.close()
 
 
 async def test_a_lease_ends_on_time_with_only_a_watcher_looking(tmp_path: Path) -> None:

@@ -113,7 +113,9 @@ def test_a_bug_met_while_it_comes_back_does_not_leave_it_away_for_good(
             failed=lambda: failures.append(1),
         )
         await beat.announce()
-        time.sleep(HELD_UP_SECONDS)  # its lease lapses
+        watcher = watched(where, HELD_UP_SECONDS, [])
+        time.sleep(HELD_UP_SECONDS)  # its lease lapses, which others see
+        await asyncio.to_thread(watcher.join)
         await asyncio.to_thread(eventually, lambda: epochs(where) == [4], 20.0)
         await beat.leave()
 
