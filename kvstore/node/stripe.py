@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 
-from kvstore.errors import KVStoreError, Overloaded, Unavailable
+from kvstore.errors import KVStoreError, Overloaded, SessionEnded, Unavailable
 from kvstore.limits import FETCH_SECONDS_MAX
 from kvstore.node.delivery import Deliveries, Wanted
 from kvstore.node.peers import Peers, fails
@@ -80,7 +80,7 @@ class StripeRun:
                 self.unreached.update(await self._to.bring(holder, wanted))
         except KVStoreError as error:
             log.info("node %s: %s", holder, error)
-            if isinstance(error, Unavailable | Overloaded):
+            if isinstance(error, Unavailable | Overloaded | SessionEnded):
                 self.unreached.update(wanted.keys)
             if fails(error):
                 self._peers.failed(holder)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvstore.errors import Crowded, Unauthenticated, Unavailable
+from kvstore.errors import Crowded, SessionEnded, Unavailable
 from kvstore.layout import Fragment
 from kvstore.limits import PROBE_BYTES_MIN
 from kvstore.transfer.frames import CALL, HELLO, HELLO_MAGIC, LOOKED, WELCOME, Op, Status, Welcome
@@ -39,7 +39,7 @@ class Looked:
 def greet(stream: DataStream, session: bytes, token: bytes) -> int:
     """Say whose connection this is; the number by which the node knows it, 0 for none.
 
-    Raises `Unauthenticated` where the node knows no such session, `Crowded` where it has as many
+    Raises `SessionEnded` where the node knows no such session, `Crowded` where it has as many
     connections as it, or its tenant, may have."""
     stream.send(HELLO.pack(HELLO_MAGIC, session, token))
     magic, answer, number = WELCOME.unpack(stream.receive(WELCOME.size))
@@ -48,7 +48,7 @@ def greet(stream: DataStream, session: bytes, token: bytes) -> int:
     if answer == Welcome.FULL:
         raise Crowded("the node has no data connection left for this tenant")
     if answer != Welcome.COME_IN:
-        raise Unauthenticated("the node does not know this session, or not by this token")
+        raise SessionEnded("the node does not know this session, or not by this token")
     return int(number)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvstore.errors import Denied, KVStoreError
+from kvstore.errors import Denied, KVStoreError, SessionEnded
 
 SLOWER_MAX = 5.0  # times slower than the link's best network: beyond this, something is wrong
 _CURES = {"tcp": "the node's data port (--data-port) has to be open to its callers"}
@@ -48,7 +48,7 @@ def judge(probes: Mapping[str, Probe | KVStoreError]) -> list[Complaint]:
     best = max(networks, key=lambda name: worked[name].slowest, default="")
     for name, one in probes.items():
         if not isinstance(one, Probe):
-            reached = isinstance(one, Denied)  # whoever was told no got there
+            reached = isinstance(one, Denied | SessionEnded)  # whoever was told no got there
             cure = f"; {_CURES[name]}" if name in _CURES and not reached else ""
             found.append(Complaint(name, True, f"does not work: {one}{cure}"))
         elif best and worked[best].slowest > SLOWER_MAX * one.slowest:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kvstore.errors import SessionEnded
 from kvstore.limits import FETCH_PEER_BYTES_MAX
 from kvstore.node import stripe
 from kvstore.node.delivery import Deliveries, Wanted
@@ -31,11 +32,19 @@ class Silent:
         self.resting.append(node_id)
 
 
+class Strange(Silent):
+    """Likewise: whoever is asked has ended this node's session."""
+
+    async def link(self, node_id: str, tenant: str) -> Any:
+        self.asked.append(node_id)
+        raise SessionEnded("the node does not know this session")
+
+
 class Desk:
     """One block that node a is to bring."""
 
-    def __init__(self) -> None:
-        self.rig, self.peers = Rig(), Silent()
+    def __init__(self, asked: type[Silent] = Silent) -> None:
+        self.rig, self.peers = Rig(), asked()
         peers: Any = self.peers
         given = (self.rig.clock, self.rig.counters)
         self.deliveries = Deliveries(self.rig.blocks, self.rig.arena, peers, *given)
@@ -60,6 +69,15 @@ def test_a_holder_that_was_asked_and_does_not_answer_is_left_alone() -> None:
         desk = Desk()
         await desk.run()
         assert desk.peers.asked == desk.peers.resting == ["a"]
+
+    asyncio.run(main())
+
+
+def test_a_holder_that_has_ended_the_session_is_neither_failed_nor_known_to_lack_anything() -> None:
+    async def main() -> None:
+        desk = Desk(Strange)
+        await desk.run()
+        assert (desk.peers.asked, desk.peers.resting) == (["a"], [])
 
     asyncio.run(main())
 

@@ -20,7 +20,7 @@ from kvstore.transfer import landing, lanes
 from kvstore.transfer.frames import WELCOME
 from kvstore.transfer.tcp import TcpTransport
 from tests.client.kv import Cache, truth_of
-from tests.nodes import eventually, running
+from tests.nodes import NodeProcess, eventually, running
 from tests.transfer.tcp_rig import (
     DENSE,
     MIXED,
@@ -336,6 +336,25 @@ def test_a_closed_transport_moves_nothing_and_says_so(
         )  # fmt: skip
         with pytest.raises(SessionEnded, match="open the blocks again"):
             transport.pull(layout, slots, layout.whole, into, np.arange(2))
+
+
+def test_readers_of_a_session_that_the_node_has_ended_miss_what_has_not_come(
+    served: NodeProcess, client: Client
+) -> None:
+    """The first by a connection that the node has hung up, the others by new ones."""
+    chain, link = client.chain([next(seeds)] * TOKENS), client.connection.link()
+    with (
+        Client.at(served.address, SPEC, deadline_seconds=20.0, transport="tcp") as other,
+        other.writer(chain, hand_off=True) as writer,
+    ):
+        memory = Cache(SPEC, TOKENS).memory(client)
+        readers = [client.reader(chain, memory, hand_offs=writer.hand_offs) for _ in range(3)]
+        assert not any(reader.poll() for reader in readers)
+        link._stream.cancel()
+        eventually(lambda: stats(other).sessions == 1)
+        for reader in readers:
+            assert reader.poll()
+            assert (reader.blocks, reader.miss) == (0, Miss.UNREACHABLE)
 
 
 # Tests of the tests: a receiver without its checks is caught by what stands above.
