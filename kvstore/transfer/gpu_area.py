@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvstore.errors import ConfigError
-from kvstore.limits import STALL_SECONDS, UCX_GPU_PIECE_BYTES, UCX_GPU_PIECES
+from kvstore.limits import UCX_GPU_PIECE_BYTES, UCX_GPU_PIECES
 from kvstore.transfer.ucx_agent import shared_agent
 from kvstore.transfer.ucx_memory import OnGpu, Shown
 from kvstore.transfer.ucx_pieces import Pieces
@@ -42,7 +42,7 @@ class Gpu:
         self.shown = shown(self.area)
         with self.area.current():
             shared_agent().register(self.shown)  # and never forgotten
-        self.pieces = Pieces(UCX_GPU_PIECES, UCX_GPU_PIECE_BYTES, STALL_SECONDS)
+        self.pieces = Pieces(UCX_GPU_PIECES, UCX_GPU_PIECE_BYTES)
         self._rests: dict[str, float] = {}  # by node, until when
 
     def tries(self, address: str) -> bool:

@@ -151,7 +151,8 @@ class Transport(Protocol):
     def store(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment
     ) -> None:
-        """Caller -> slots, each strip hashed. Block i begins at token `starts[i]`."""
+        """Caller -> slots, each strip hashed. Block i begins at token `starts[i]`. What `takes`
+        said may be over: raises `PiecesTaken`, with nothing moved, as `load` does."""
 
     def load(
         self, layout: SlotLayout, slots: Slots, memory: Memory, starts: Ints, fragment: Fragment

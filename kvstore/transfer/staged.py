@@ -20,6 +20,7 @@ from kvstore.kernels.shapes import Geometry
 from kvstore.layout import Fragment, SlotLayout
 from kvstore.transfer.kernel_terms import pages
 from kvstore.transfer.protocol import Ahead, Ints, Mask, Memory, Slots, Transport
+from kvstore.transfer.ucx_pieces import PiecesTaken
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,10 @@ def store(
     with _on_device(memory):
         taken = transport.takes(layout, slots, memory, starts, part)
         if taken.any():
-            transport.store(layout, slots.pick(taken), memory, starts[taken], part)
+            try:
+                transport.store(layout, slots.pick(taken), memory, starts[taken], part)
+            except PiecesTaken:  # since it was asked
+                taken[:] = False
         if taken.all():
             return
         slots, starts = slots.pick(~taken), starts[~taken]
@@ -83,7 +87,10 @@ def load(
         taken = transport.takes(layout, slots, memory, starts, part)
         good = np.zeros(len(slots), bool)
         if taken.any():
-            good[taken] = transport.load(layout, slots.pick(taken), memory, starts[taken], part)
+            try:
+                good[taken] = transport.load(layout, slots.pick(taken), memory, starts[taken], part)
+            except PiecesTaken:  # since it was asked
+                taken[:] = False
         if taken.all():
             return good
         slots, starts = slots.pick(~taken), starts[~taken]

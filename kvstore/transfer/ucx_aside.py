@@ -21,7 +21,6 @@ from kvstore.transfer.stream import DataStream
 from kvstore.transfer.ucx_lane import UcxLane
 from kvstore.transfer.ucx_pieces import Pieces
 
-_TAKE_SECONDS = 0.25  # that a call waits for a piece
 _ATTACH_SECONDS = 3.0  # for the other side to find this one
 
 
@@ -30,7 +29,7 @@ class Aside:
 
     def __init__(self) -> None:
         self.memory = np.zeros(UCX_ASIDE_BYTES * UCX_ASIDE_PIECES, dtype=np.uint8)
-        self.pieces = Pieces(UCX_ASIDE_PIECES, UCX_ASIDE_BYTES, _TAKE_SECONDS)
+        self.pieces = Pieces(UCX_ASIDE_PIECES, UCX_ASIDE_BYTES)
 
     def fits(self, layout: SlotLayout) -> bool:
         """Whether a block has room in a piece, and there is one now."""

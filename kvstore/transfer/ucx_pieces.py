@@ -10,6 +10,8 @@ import threading
 
 from kvstore.errors import Unavailable
 
+TAKE_SECONDS = 0.25  # that a call waits for one: after that another way is quicker
+
 
 class PiecesTaken(Unavailable):
     """Other calls have all of them. Nothing was asked of anybody."""
@@ -18,8 +20,8 @@ class PiecesTaken(Unavailable):
 class Pieces:
     """`count` of them, of `size` bytes each. Safe to use from several threads."""
 
-    def __init__(self, count: int, size: int, take_seconds: float) -> None:
-        self.count, self.size, self._seconds = count, size, take_seconds
+    def __init__(self, count: int, size: int) -> None:
+        self.count, self.size = count, size
         self._changed = threading.Condition()
         self._free = [size * i for i in range(count)]
 
@@ -32,7 +34,7 @@ class Pieces:
         """Where in the memory a piece begins that is the caller's now. Waits for one for a bounded
         time; raises `PiecesTaken`."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._free, self._seconds):
+            if not self._changed.wait_for(lambda: self._free, TAKE_SECONDS):
                 raise PiecesTaken(f"all {self.count} pieces of memory for ucx are in use")
             return self._free.pop()
 

@@ -15,7 +15,7 @@ from kvstore.errors import Unavailable
 from kvstore.limits import UCX_ASIDE_PIECES
 from kvstore.node.ucx_way import UcxWay
 from kvstore.telemetry import NODE, Telemetry
-from kvstore.transfer import ucx_aside
+from kvstore.transfer import ucx_aside, ucx_pieces
 from kvstore.transfer.ucx_aside import Aside
 
 LAYOUT: Any = SimpleNamespace(place_bytes=8, block_bytes=lambda tokens: 1)
@@ -54,7 +54,7 @@ class Ways:
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
     monkeypatch.setattr(ucx_aside, "UCX_ASIDE_BYTES", 64)
-    monkeypatch.setattr(ucx_aside, "_TAKE_SECONDS", 0.01)
+    monkeypatch.setattr(ucx_pieces, "TAKE_SECONDS", 0.01)
     return Ways()
 
 

@@ -14,10 +14,11 @@ import torch
 
 from kvstore.errors import Unavailable
 from kvstore.limits import UCX_GPU_PIECES
-from kvstore.transfer import gpu_area, gpu_direct
+from kvstore.transfer import gpu_area, gpu_direct, ucx_pieces
 from kvstore.transfer.gpu_area import Gpu
 from kvstore.transfer.ucx_agent import Agent
 from kvstore.transfer.ucx_memory import OnGpu, Region, Shown, place
+from kvstore.transfer.ucx_pieces import Pieces
 from tests.client.kv import truth_of
 from tests.client.stored import TOKENS
 from tests.gpu import DEVICE
@@ -109,6 +110,28 @@ def test_calls_that_find_no_piece_free_go_through_pinned_memory(
         gpu.pieces.give(one)
     assert client.get(chain, here.memory(client)).tokens == TOKENS
     assert ways[-1] == "straight"
+
+
+def test_calls_whose_pieces_are_taken_once_they_come_for_one_go_through_pinned_memory(
+    client_of: Clients, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(small("gpu-crowded"))
+    truth = truth_of(client.space.spec, TOKENS, 16)
+    chain, gpu = put(client, truth), gpu_area.gpu_of(DEVICE)
+    assert gpu is not None
+    held = [gpu.pieces.take() for _ in range(UCX_GPU_PIECES)]
+    with monkeypatch.context() as looked:
+        looked.setattr(Pieces, "free", 1)  # as they saw it
+        looked.setattr(ucx_pieces, "TAKE_SECONDS", 0.01)
+        second, here = put(client, truth, TOKENS), on_device(client, seed=17)
+        assert client.get(chain, here.memory(client)).tokens == TOKENS
+    assert here.landed().holds(truth) and set(ways) == {"pinned"}
+    for one in held:
+        gpu.pieces.give(one)
+    there = on_device(client, seed=18)
+    assert client.get(second, there.memory(client)).tokens == TOKENS
+    assert there.landed().holds(truth)
+    assert ways[-1] == "straight", "the node is not left alone for it"
 
 
 def test_blocks_that_no_piece_has_room_for_go_through_pinned_memory(
