@@ -85,10 +85,11 @@ class UcxLane(Lane):
     ) -> Statuses:
         answers, where = np.zeros(len(rows), dtype=np.uint8), rows_of(source.layout, fragment)
         for some in calls.few(np.arange(len(rows)), source.places):
+            # Before the node is asked, which hangs up on who keeps it waiting: a GPU may be busy.
+            source.ready(rows[some], fragment)
             self._call(Op.PUSH, [handles[i] for i in some], source, rows[some], fragment)
             statuses = calls.receive_statuses(self.stream, len(some))
             moved = some[calls.moved(statuses)]
-            source.ready(rows[moved], fragment)
             self.stream.send(source.tables[np.ix_(rows[moved], where)].tobytes())
             arrived = calls.receive_statuses(self.stream, len(some))
             answers[some] = np.where(statuses == Status.MOVED, arrived, statuses)

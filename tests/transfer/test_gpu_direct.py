@@ -18,7 +18,7 @@ from kvstore.errors import AlreadyWritten, Unavailable
 from kvstore.layout import IDENTITY_OFFSET, TABLE_OFFSET
 from kvstore.limits import UCX_GPU_PIECES
 from kvstore.transfer import gpu_area
-from kvstore.transfer.frames import Attach
+from kvstore.transfer.frames import Attach, Op
 from kvstore.transfer.gpu_direct import GpuDirect
 from kvstore.transfer.protocol import Slots
 from kvstore.transfer.stream import DataStream
@@ -180,6 +180,30 @@ def _got(client: Client, chain: Any, there: OnDevice) -> bool:
         return client.get(chain, there.memory(client)).tokens == TOKENS
     except Unavailable:
         return False
+
+
+def test_a_node_is_told_to_take_blocks_once_the_gpu_is_done_with_them(
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs up on who keeps it waiting, and the GPU may be another's for a while."""
+    from kvstore.kernels.gpu.area import Area
+
+    client, gathered, call = client_of(small("gpu-order")), Area.gathered, UcxLane._call
+    seen: list[Any] = []
+
+    def then_noted(self: Area, *what: Any) -> Any:
+        made = gathered(self, *what)
+        seen.append("gathered")
+        return made
+
+    def noted(self: UcxLane, op: Op, *what: Any) -> None:
+        seen.append(op)
+        call(self, op, *what)
+
+    monkeypatch.setattr(Area, "gathered", then_noted)
+    monkeypatch.setattr(UcxLane, "_call", noted)
+    put(client, truth_of(client.space.spec, TOKENS, 19))
+    assert seen == ["gathered", Op.PUSH] * (len(seen) // 2) and len(seen) >= 4
 
 
 class OneLane:
