@@ -8,6 +8,7 @@ An agent that only registers memory loads none.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import secrets
 import threading
@@ -24,6 +25,8 @@ from kvstore.errors import ConfigError, Unavailable
 from kvstore.limits import REGISTERED_BYTES_MAX, UCX_BLOB_BYTES_MAX
 from kvstore.transfer.frames import Segment
 from kvstore.transfer.ucx_memory import OnGpu, Region, Registration, Shown, place
+
+log = logging.getLogger(__name__)
 
 NAME_BYTES = 16  # drawn at random: nobody else is told it but those whom memory is shown to
 
@@ -86,12 +89,17 @@ class Agent:
             return made
 
     def forget(self, region: Region) -> None:
-        """One of those who registered it has no more use for it."""
+        """One of those who registered it has no more use for it. Where NIXL does not let go of it,
+        it stays registered, and alive."""
         with self._lock:
             region.uses -= 1
             if not region.uses and region.registration.segment is Segment.DRAM:
+                try:
+                    self._agent.deregisterMem(region.descriptors, [])
+                except _failures() as error:
+                    log.warning("%d bytes stay registered for ucx: %s", region.size, error)
+                    return
                 self._regions.pop((region.address, region.size))
-                self._agent.deregisterMem(region.descriptors, [])
                 region.owner = None
 
     def knows(self, memory: Shown) -> bool:

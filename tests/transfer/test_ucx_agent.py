@@ -67,6 +67,7 @@ class Nixl:
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.held = False  # by somebody: no memory is let go of
 
     nixlAgentConfig = SimpleNamespace
     nixlRegDList = nixlXferDList = staticmethod(lambda segment, what: (segment, what))
@@ -84,6 +85,8 @@ class Nixl:
         return b"a blob"
 
     def deregisterMem(self, descriptors: Any, backends: Any) -> None:
+        if self.held:
+            raise ValueError("in use")
         self.told.append(("deregistered", *descriptors))
 
     def createXferReq(self, way: str, here: Any, there: Any, *more: Any) -> int:
@@ -112,6 +115,19 @@ def test_a_gpus_memory_is_registered_by_cudas_number_and_never_given_back(nixl: 
     host = np.zeros(64, np.uint8)
     agent.forget(agent.register(host))
     assert [one[:2] for one in nixl.told[1:]] == [("registered", "dram"), ("deregistered", "dram")]
+
+
+def test_memory_that_nixl_does_not_let_go_of_stays_registered_and_alive(nixl: Nixl) -> None:
+    """Others may reach it still. Whoever had it goes on."""
+    nixl.held = True
+    agent, memory = Agent(), np.zeros(64, np.uint8)
+    region = agent.register(memory)
+    agent.forget(region)
+    assert agent.knows(memory) and region.owner is memory
+    nixl.held = False
+    assert agent.register(memory) is region
+    agent.forget(region)
+    assert not agent.knows(memory) and region.owner is None
 
 
 def test_each_end_of_a_move_is_named_as_it_was_registered(nixl: Nixl) -> None:
