@@ -137,6 +137,7 @@ class Sleepers:
         owner = self._owners[words[6]][0]
         slot = Slot(NOBODY, words[3], owner, generation=words[4], tier=Tier.SSD)
         self._tell(slot, row, words)
+        slot.listed = self.listed(row)
         return slot
 
     def prove(self, row: int) -> None:

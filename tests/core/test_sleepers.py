@@ -156,7 +156,7 @@ def test_a_prompt_in_these_places_is_roused_once_whichever_of_its_blocks_comes_f
 
 
 def test_a_look_at_all_of_them_wakes_nobody_and_shows_each_as_it_will_be() -> None:
-    before = {0: None, 1: 0, 2: 1, 3: None, 7: 3, 14: 7}
+    before = {0: None, 1: 0, 2: 1, 3: None, 7: 3, 14: 7, 6: 5}  # 6 is behind a hole
     index = asleep(table_of(list(before), before, random.Random(5)))
     assert sorted(index.keys(lambda owner, tenant: True)) == sorted(map(name, before))
     looks = {number: index.peek(name(number)) for number in before}
@@ -164,7 +164,9 @@ def test_a_look_at_all_of_them_wakes_nobody_and_shows_each_as_it_will_be() -> No
     for number, look in looks.items():
         slot = index.held(name(number))
         words = ("key", "parent", "owner", "offset", "generation", "root", "tokens", "tenant")
-        assert all(getattr(look, word) == getattr(slot, word) for word in words)
+        for word in (*words, "listed"):
+            assert getattr(look, word) == getattr(slot, word)
+        assert look.listed == (number != 6)
         assert index.peek(name(number)) is slot and slot.unproven
     index.check()
 
