@@ -37,10 +37,10 @@ class LessUsed:
         """Of some slabs those in which all is the tenant's, may go, and goes before `first`, which
         would go first of the owner's own. On SSD what sleeps in them has not been used since the
         node started, and is woken where it goes."""
-        bar, wakes = self._rank(first), slabs.tier is Tier.SSD and not self._index.unused(first)
+        bar, wakes = self.rank(first), slabs.tier is Tier.SSD and not self._index.unused(first)
 
         def goes(one: Slot) -> bool:
-            return one.tenant == first.tenant and may_go(one) and self._rank(one) < bar
+            return one.tenant == first.tenant and may_go(one) and self.rank(one) < bar
 
         for slab in some:
             place = (slabs.tier, slab.number)
@@ -55,7 +55,7 @@ class LessUsed:
             elif slab.awake:
                 yield slab
 
-    def _rank(self, slot: Slot) -> tuple[bool, float, int]:
+    def rank(self, slot: Slot) -> tuple[bool, float, int]:
         """The least goes first."""
         return (slot not in self._copied, *self._index.worth(slot))
 

@@ -9,13 +9,15 @@ Whose blocks go is `Shares`' to say, which of them `Lanes`' and the index's. A s
 whole, so only where those who lose by it can spare all that they have in it; one who has nothing
 gets it of those who can spare anything, so that few slabs keep nobody out. A tenant's own blocks go
 when those above its level have nothing left to give: those of the owner that wants room, or, of
-another that it uses less, a slab. So what a model left behind makes room for the next.
+another that it uses less, a slab. So what a model left behind makes room for the next. For its
+quota go those of its blocks that are worth least, of any owner.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from heapq import merge
 from itertools import islice
 
 from kvstore.core.index import Index
@@ -100,6 +102,8 @@ class Room:
         self, slabs: Slabs, owner: Owner, tenant: str, slot_bytes: int, spared: Collection[bytes]
     ) -> Slot | None:
         """What would go first for one more of the owner's; None if there is room or nobody pays."""
+        if self._shares.excess(slabs.tier, tenant, slot_bytes) > 0:
+            return next(self._own(slabs, tenant, spared), None)
         if slabs.room(owner, slot_bytes):
             return None
         for payer, _ in self._shares.payers(slabs.tier, tenant, slot_bytes):
@@ -113,12 +117,11 @@ class Room:
         """The tenant's own slots that are to go before it may have so many bytes more."""
         excess = self._shares.excess(slabs.tier, tenant, more)
         chosen: list[Slot] = []
-        for owner in self._index.owners_of(tenant) if excess > 0 else ():
-            for slot in self._of(slabs, owner, tenant, spared):
-                chosen.append(slot)
-                excess -= slabs.slab_of(slot).slot_bytes
-                if excess <= 0:
-                    return chosen
+        for slot in self._own(slabs, tenant, spared) if excess > 0 else ():
+            chosen.append(slot)
+            excess -= slabs.slab_of(slot).slot_bytes
+            if excess <= 0:
+                return chosen
         if excess > 0:
             raise QuotaExceeded(
                 f"tenant {tenant!r} would have {excess} bytes more of {slabs.tier.name} than its "
@@ -126,6 +129,12 @@ class Room:
                 RETRY_MS,
             )
         return chosen
+
+    def _own(self, slabs: Slabs, tenant: str, spared: Collection[bytes]) -> Iterator[Slot]:
+        """The coldest of a tenant, whichever owner's they are."""
+        owners = self._index.owners_of(tenant)
+        lines = (self._of(slabs, owner, tenant, spared) for owner in owners)
+        return merge(*lines, key=self._less_used.rank)
 
     def _of(
         self,

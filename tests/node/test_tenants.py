@@ -118,6 +118,27 @@ def test_at_its_quota_a_tenant_evicts_its_own_though_there_is_room() -> None:
     assert rig.counters.totals()["evicted_blocks"] == 6
 
 
+def test_for_its_quota_a_tenant_loses_what_it_uses_least_whichever_model_that_is_of() -> None:
+    rig = Rig(slabs=16)
+    rig.blocks.shares.granted = {"default": Share(bytes_max=4 * SLAB)}
+    mine, used_often = rig.session(), prompt(SMALL, 32)
+    rig.put(mine, SMALL, used_often)
+    for number in range(30):
+        assert rig.hits(SMALL, used_often) == 8, "before the other's oldest went all of these did"
+        rig.put(mine, LARGE, prompt(LARGE, 4, start=100_000 + 100 * number))
+    assert used(rig, "default") > 3 * SLAB
+
+
+def test_at_its_quota_the_next_block_costs_what_would_go_for_it_though_there_is_room() -> None:
+    rig = Rig(slabs=4)
+    rig.blocks.shares.granted = {"default": Share(bytes_max=2 * SLOT)}
+    mine, where = rig.session(), (SMALL.owner, "default", SMALL.layout)
+    flood(rig, mine, SMALL, 1)
+    assert rig.blocks.would_lose(*where) is None
+    flood(rig, mine, SMALL, 1, start=200_000)
+    assert rig.blocks.would_lose(*where) == 0.0
+
+
 def test_a_quota_is_exceeded_when_all_that_the_tenant_has_is_pinned() -> None:
     rig = Rig(slabs=4)
     rig.blocks.shares.granted = {"other": Share(bytes_max=2 * SLOT)}

@@ -10,6 +10,7 @@ import pytest
 
 from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.placement import PRESSED
+from kvstore.core.shares import Share
 from kvstore.core.slabs import Slabs
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import Overloaded, Unavailable
@@ -93,10 +94,12 @@ def test_a_block_that_is_removed_before_it_was_written_is_not_acknowledged() -> 
     with_ssd(story)
 
 
+@pytest.mark.parametrize("ssd", [1, 4], ids=["of a full disk", "at a quota"])
 def test_a_block_worth_less_than_what_it_would_displace_stays_in_dram_until_it_is_used(
-    monkeypatch: pytest.MonkeyPatch,
+    ssd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(rig: Rig, tiers: Tiers) -> None:
+        rig.blocks.shares.granted = {"default": Share(bytes_max=SLAB)} if ssd > 1 else {}
         session, worth = rig.session(), dict[bytes, float]()
         monkeypatch.setattr(rig.blocks.index, "worth", lambda s: (worth.get(s.key, 0.5), s.number))
         serving = asyncio.create_task(tiers.serve())
@@ -104,8 +107,9 @@ def test_a_block_worth_less_than_what_it_would_displace_stays_in_dram_until_it_i
         new = prompt(SMALL, 4, 1_000)
         (slot,) = rig.put(session, SMALL, new)
         worth[slot.key] = 0.1
-        while not rig.counters.totals()["passed_blocks"]:
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(5):
+            while not rig.counters.totals()["passed_blocks"]:
+                await asyncio.sleep(0.001)
         assert slot.lowest is not Tier.SSD and rig.hits(SMALL, new) == 1
         worth[slot.key] = 0.9
         rig.match(SMALL, new.hashes)  # a use of it
@@ -116,7 +120,7 @@ def test_a_block_worth_less_than_what_it_would_displace_stays_in_dram_until_it_i
         assert slot.lowest is Tier.SSD, "what is used again is looked at again"
         serving.cancel()
 
-    with_ssd(story, dram=2, ssd=1)
+    with_ssd(story, dram=2, ssd=ssd)
 
 
 def test_what_is_asked_to_be_durable_is_written_however_little_it_is_worth(
