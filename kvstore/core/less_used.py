@@ -61,4 +61,6 @@ class LessUsed:
 
 
 def may_go(slot: Slot) -> bool:
-    return slot.state is State.SEALED and not slot.held
+    """With its place on SSD a block leaves DRAM too, where readers hold it."""
+    above = slot.twin if slot.tier is Tier.SSD else None
+    return slot.state is State.SEALED and not (slot.held or (above is not None and above.held))
