@@ -1,9 +1,10 @@
 """Which slots make room in a tier: all are chosen before one goes, so a refusal costs nobody.
 
 In DRAM the copies of what is on SSD too go first: they cost a read to have again. Any other block
-is lost, so it goes only when nothing that stays stands behind it. One that leaves SSD goes from
-DRAM too: what was acknowledged as durable is so for as long as the node has it. What an earlier
-run left and nobody asked for since goes before what was used.
+is lost, so it goes only when nothing that stays stands behind it; or, last of all, only what is in
+retired slabs of SSD. One that leaves SSD goes from DRAM too: what was acknowledged as durable is so
+for as long as the node has it. What an earlier run left and nobody asked for since goes before what
+was used.
 
 Whose blocks go is `Shares`' to say, which of them `Lanes`' and the index's. A slab changes owner
 whole, so only where those who lose by it can spare all that they have in it; one who has nothing
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 
 from kvstore.core.index import Index
 from kvstore.core.lanes import Lanes
@@ -36,9 +37,11 @@ class Room:
     """Decides for the tiers of one node, and changes nothing but who is awake, and whose turn it is
     to be looked at."""
 
-    def __init__(self, index: Index, copied: Lanes, shares: Shares) -> None:
+    def __init__(
+        self, index: Index, copied: Lanes, shares: Shares, ssd: Slabs | None = None
+    ) -> None:
         """`copied`: slots in DRAM of blocks that are on SSD too."""
-        self._index, self._copied, self._shares = index, copied, shares
+        self._index, self._copied, self._shares, self._ssd = index, copied, shares, ssd
         self._less_used = LessUsed(index, copied)
 
     def choose(
@@ -148,8 +151,47 @@ class Room:
         if slabs.tier is Tier.SSD:
             yield from self._of_ssd(slabs, owner, tenant, spared, count)
             return
-        yield from self._copied.coldest(owner, tenant, spared)
-        yield from lost(slabs, self._index.coldest(owner, tenant, spared, Tier.DRAM))
+        copies = self._copied.coldest(owner, tenant, spared)
+        alone = lost(slabs, self._index.coldest(owner, tenant, spared, Tier.DRAM))
+        if self._ssd is None or not self._ssd.any_retired:
+            yield from copies
+            yield from alone
+            return
+        gone: set[Slot] = set()
+        for slot in chain(copies, alone):
+            gone.add(slot)
+            yield slot
+        mine = [slab for slab in slabs.occupied() if slab.owner == owner]
+        left = [one for slab in mine for one in slab.slots.values() if one.tenant == tenant]
+        yield from self._before_retired(left, spared, gone)
+
+    def _before_retired(
+        self, slots: Iterable[Slot], spared: Collection[bytes], gone: set[Slot]
+    ) -> Iterator[Slot]:
+        """Of these slots in DRAM those of blocks behind which, once others are `gone`, only such as
+        are in retired slabs of SSD are left. Those make no room, so they would stay for ever."""
+        alone = [one for one in slots if may_go(one) and one.twin is None and one not in gone]
+        for slot in sorted(alone, key=self._less_used.rank):
+            if slot.key not in spared and not self._kept(slot, spared, gone):
+                gone.add(slot)
+                yield slot
+
+    def _kept(self, slot: Slot, spared: Collection[bytes], gone: Collection[Slot]) -> bool:
+        """Whether anything behind a block stays, other than in retired slabs of SSD."""
+        assert self._ssd is not None
+        sleepers, todo = self._index.sleepers, [slot]
+        while todo:
+            one = todo.pop()
+            for key in (*one.children, *map(sleepers.key, sleepers.behind(one.key))):
+                behind = self._index.peek(key)
+                assert behind is not None, "a child that is not held"
+                there = behind if behind.tier is Tier.SSD else behind.twin
+                if behind.held or key in spared or (behind is not there and behind not in gone):
+                    return True
+                if there is not None and (there.held or not self._ssd.retired(there)):
+                    return True
+                todo.append(behind)
+        return False
 
     def _of_ssd(
         self, slabs: Slabs, owner: Owner, tenant: str, spared: Collection[bytes], count: int
@@ -259,6 +301,10 @@ class Room:
             assert here is not None, "a block that is not in this tier"
             if here.owner != owner:
                 yield here
+        if slabs.tier is Tier.DRAM and self._ssd is not None and self._ssd.any_retired:
+            others = [slab for slab in slabs.occupied() if slab.owner != owner]
+            left = [one for slab in others for one in slab.slots.values()]
+            yield from self._before_retired(left, (), set())
 
 
 def lost(slabs: Slabs, coldest: Iterable[Slot]) -> Iterator[Slot]:

@@ -69,6 +69,7 @@ class Slabs:
         ]
         self._numa = sorted({slab.numa for slab in self._slabs})
         self._empty: dict[int, list[Slab]] = {}  # by NUMA node; the lowest is taken first
+        self.any_retired = False
         self._find_empty()
         # Slabs with free places, by whose they are and NUMA node, then by number.
         self._open: dict[tuple[Owner, int], dict[int, Slab]] = {}
@@ -249,6 +250,7 @@ class Slabs:
 
     def check(self) -> None:
         in_service = [slab for slab in self._slabs if not slab.retired]
+        assert self.any_retired == (len(in_service) < len(self._slabs)), "retired, and not known"
         assert all(one.numa == node for node, some in self._empty.items() for one in some), "astray"
         empty = sorted(slab.number for some in self._empty.values() for slab in some)
         assert empty == [s.number for s in in_service if s.owner is None], "a slab is lost"
@@ -293,6 +295,7 @@ class Slabs:
         for slab in self._slabs[::-1]:
             if slab.owner is None and not slab.retired:
                 self._empty[slab.numa].append(slab)
+        self.any_retired = any(slab.retired for slab in self._slabs)
 
     def _found(self, owner: Owner, slot_bytes: int, near: int | None) -> Slab | None:
         """One with places for the owner, cut for it if need be; None where there is none.

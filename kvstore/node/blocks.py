@@ -57,7 +57,7 @@ class Blocks:
         self.lent = Lanes(self.index, self.hbm or self.slabs)  # sealed slots in HBM
         self.between, self.arriving = Between(self), Arriving(self)
         self.carried = Ledger()  # what came from other nodes and from SSD
-        self._room = Room(self.index, self.copied, self.shares)
+        self._room = Room(self.index, self.copied, self.shares, ssd)
         self.unsaid: set[tuple[bytes, int]] = set()  # records that are to go: key, offset of slot
         self.on_sealed: Callable[[Slot], None] = lambda slot: None
         self.on_used: Callable[[Slot], None] = lambda slot: None  # one that is in DRAM alone

@@ -33,6 +33,13 @@ class TwoTiers(Rig):
         self.store.check()
         return slots
 
+    def compute_again(self, blocks: Chain) -> None:
+        """The first block of a prompt cannot be read any more, in any tier; then it is put anew."""
+        (key,) = self.store.keys("default", SMALL, blocks.hashes[:1])
+        while (slot := self.blocks.index.held(key)) is not None:
+            self.blocks.damaged(slot)
+        self.put(self.writing, SMALL, blocks, 0, 1)
+
 
 def test_a_slab_on_ssd_stays_while_a_reader_has_one_of_its_blocks_open_in_dram() -> None:
     rig = TwoTiers(dram=4, ssd=1)
@@ -46,3 +53,44 @@ def test_a_slab_on_ssd_stays_while_a_reader_has_one_of_its_blocks_open_in_dram()
     rig.store.readers.unpin(rig.writing, [opened.handle])
     rig.put_on_ssd(LARGE, prompt(LARGE, TOKENS, start=500))
     assert [rig.hits(SMALL, one) for one in small] == [0] * 4
+
+
+PROMPTS = [prompt(SMALL, 2 * TOKENS, start=100 * number) for number in range(8)]
+
+
+def behind_retired(first_slab: int) -> TwoTiers:
+    """DRAM is full of first blocks that are nowhere else; what is behind them is on SSD alone, of
+    which the slabs from this one on are in service."""
+    rig = TwoTiers(dram=2, ssd=8)
+    for one in PROMPTS:
+        rig.put_on_ssd(SMALL, one)
+    rig.ssd.retire(0, first_slab * SLAB)
+    for one in PROMPTS:
+        rig.compute_again(one)
+    assert [rig.hits(SMALL, one) for one in PROMPTS] == [2] * 8
+    return rig
+
+
+@pytest.mark.parametrize(("place", "gone"), [(SMALL, 1), (LARGE, 4)], ids=["its own", "another"])
+def test_what_is_in_retired_files_keeps_nothing_before_it_in_dram_from_making_room(
+    place: Place, gone: int
+) -> None:
+    rig = behind_retired(8)
+    rig.put(rig.writing, place, prompt(place, TOKENS, start=5_000))
+    assert [rig.hits(SMALL, one) for one in PROMPTS] == [0] * gone + [2] * (8 - gone)
+    rig.put(rig.writing, SMALL, prompt(SMALL, 5 * TOKENS, start=6_000))
+    assert sum(rig.hits(SMALL, one) for one in PROMPTS) < 2 * 4
+
+
+def test_what_is_in_other_files_or_being_read_keeps_what_is_before_it_as_ever() -> None:
+    rig = behind_retired(2)  # in which is what stands behind four of them
+    (key,) = rig.store.keys("default", SMALL, PROMPTS[1].hashes[1:])
+    read = rig.blocks.index.held(key)
+    assert read is not None and read.tier is Tier.SSD
+    read.moves += 1  # somebody waits for it
+    rig.put(rig.writing, SMALL, prompt(SMALL, 3 * TOKENS, start=5_000))
+    assert [rig.hits(SMALL, one) for one in PROMPTS] == [0, 2, 0, 0, *[2] * 4]
+    with pytest.raises(Overloaded):
+        rig.put(rig.writing, SMALL, prompt(SMALL, 4 * TOKENS, start=6_000))
+    rig.blocks.let_go(read)
+    rig.put(rig.writing, SMALL, prompt(SMALL, 4 * TOKENS, start=6_000))

@@ -65,6 +65,31 @@ def test_what_sleeps_in_a_retired_file_keeps_nobody_from_the_rest(
     asyncio.run(story())
 
 
+def test_what_sleeps_in_a_retired_file_keeps_nothing_before_it_in_dram(tmp_path: Path) -> None:
+    one = prompt(SMALL, 3 * TOKENS)
+
+    async def story() -> None:
+        async with SsdRig.started(tmp_path) as rig:
+            await rig.put_durable(rig.writing, one)
+        async with SsdRig.started(tmp_path, epoch=2) as rig:
+            rig.ssd.retire_all()
+            keys = rig.store.keys("default", SMALL, one.hashes)
+            lost = rig.blocks.index.held(keys[0])
+            assert lost is not None
+            rig.blocks.damaged(lost)
+            rig.put(rig.writing, SMALL, one, 0, 1)
+            held = [slot for number in range(1, 16) for slot in rig.put_some(number)]
+            held += rig.put_some(16, 3)
+            for slot in held:
+                slot.moves += 1  # all of DRAM but the one
+            rig.put_some(17, 1)
+            assert keys[0] not in rig.blocks.index and len(rig.blocks.index.sleepers) == 2
+            for slot in held:
+                rig.blocks.let_go(slot)
+
+    asyncio.run(story())
+
+
 def test_what_an_earlier_runs_model_left_on_ssd_makes_room_for_the_next(tmp_path: Path) -> None:
     async def story() -> None:
         async with SsdRig.started(tmp_path) as rig:
