@@ -77,11 +77,11 @@ class PeerService(DirectoryService):
         keys = stored_keys_of(request.stored_keys)
         tenant = tenant_of(context)
         await self._taking.forgo(tenant, keys)
-        dropped = self._store.remove(self._store.owned(tenant, place, keys))
+        dropped = self._store.remove(owned := self._store.owned(tenant, place, keys))
         if dropped and self._tiers is not None:
             try:
                 async with asyncio.timeout(patience(context)):
-                    await self._tiers.flushed()
+                    await self._tiers.flushed(owned)
             except (Unavailable, TimeoutError) as error:
                 # It is this node's own trouble, and they are gone for now. Refused, or late, the
                 # call would be taken for one that did nothing, and a node that is well for dead.

@@ -158,7 +158,7 @@ class KVService(kv_pb2_grpc.KVServicer):
             removed |= (await self._long.remove(tenant, keys))[1]
         failpoint("remove.before_flush")
         if self.tiers is not None:  # last: where the disk takes nothing, it raises
-            await self.tiers.flushed()
+            await self.tiers.flushed(keys)
         failpoint("remove.before_answer")
         return pb.RemoveReply(removed=len(removed))
 

@@ -70,9 +70,10 @@ class Tiers:
             for slot in doubted:
                 self._blocks.let_go(slot)
 
-    async def flushed(self) -> None:
-        """Return once no restart brings back what was dropped before now, or raise."""
-        await self._down.flushed()
+    async def flushed(self, keys: Iterable[bytes]) -> None:
+        """Return once no restart brings back what was dropped of these keys before now, or raise.
+        What else was dropped is flushed too, where its path takes that."""
+        await self._down.flushed(keys)
 
     def being_written(self) -> Iterable[Slot]:
         """Slots on SSD that get a block right now."""

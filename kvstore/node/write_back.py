@@ -117,13 +117,16 @@ class WriteBack:
             raise not_durable(DROPPED)
         await self._queue.written(alone, self._writing)
 
-    async def flushed(self) -> None:
-        """Return once no path's index says anything of blocks that were dropped before now."""
+    async def flushed(self, keys: Iterable[bytes]) -> None:
+        """Return once no path's index says anything of blocks of these keys that were dropped
+        before now."""
         # Whoever asks may be cancelled. The commit goes on then, and keeps its turn.
         failed = await asyncio.shield(asyncio.ensure_future(self._forgotten()))
         if failed:
             self._queue.changed.set()  # perhaps nothing is written any more
-            raise Unavailable(f"dropped, but a restart may bring it back: {failed[0]}")
+        for key in keys if failed else ():  # of others a path may keep records for good
+            if key in failed:
+                raise Unavailable(f"dropped, but a restart may bring it back: {failed[key]}")
 
     def being_written(self) -> Iterable[Slot]:
         """Slots on SSD that get a block right now."""
@@ -132,7 +135,7 @@ class WriteBack:
     async def erase(self, slots: Sequence[Slot]) -> None:
         """As `Tiers.erase`. Other writes get their turn between two batches."""
         async with self._turn:  # nothing is on its way to any of them now
-            failed = await self._forgotten()
+            failed = [*(await self._forgotten()).values()]
         for first in range(0, len(slots), BATCH_BLOCKS):
             async with self._turn:
                 failed += await self._erase(slots[first : first + BATCH_BLOCKS])
@@ -140,9 +143,9 @@ class WriteBack:
             self._queue.changed.set()
             raise failed[0]
 
-    async def _forgotten(self) -> list[DiskError]:
-        """Record that what was dropped before now is gone. A batch under way records none of it
-        later, and what it has recorded by then is among it."""
+    async def _forgotten(self) -> dict[bytes, DiskError]:
+        """Record that what was dropped before now is gone; of what that failed, by stored key. A
+        batch under way records none of it later, and what it has recorded by then is among it."""
         return await self._commit((), range(len(self._volumes.names)))
 
     async def _erase(self, slots: Sequence[Slot]) -> list[DiskError]:
@@ -243,8 +246,9 @@ class WriteBack:
             return DiskError(str(failed))  # what is lost is lost, also where the disk is full
         return None
 
-    async def _commit(self, copies: Iterable[Copy], paths: Iterable[int]) -> list[DiskError]:
-        """Record these blocks, and that those dropped before now are gone; what went wrong.
+    async def _commit(self, copies: Iterable[Copy], paths: Iterable[int]) -> dict[bytes, DiskError]:
+        """Record these blocks, and that those dropped before now are gone; by stored key, why a
+        record of one that is gone is still there.
 
         One at a time: of two the later one must not undo the earlier. The paths side by side.
         """
@@ -261,7 +265,12 @@ class WriteBack:
             for one in outcomes:  # all have ended: none may outlive its slots
                 if isinstance(one, BaseException) and not isinstance(one, DiskError):
                     raise one
-            return [one for one in outcomes if isinstance(one, DiskError)]
+            return {
+                key: one
+                for path, one in zip(changed, outcomes, strict=True)
+                if isinstance(one, DiskError)
+                for key, _ in gone[path]
+            }
 
     async def _change(
         self, path: int, news: Sequence[Copy], gone: set[tuple[bytes, int]]

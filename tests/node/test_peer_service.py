@@ -24,7 +24,7 @@ class Late:
 
     asked = 0
 
-    async def flushed(self) -> None:
+    async def flushed(self, keys: Sequence[bytes]) -> None:
         self.asked += 1
         await asyncio.Event().wait()
 

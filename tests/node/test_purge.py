@@ -117,7 +117,7 @@ def test_the_tombstone_alone_keeps_it_away_and_its_records_are_deleted(tmp_path:
 
     async def later(at: Purging) -> None:
         assert at.outcomes() == [Miss.ABSENT] * 3
-        await at.rig.tiers.flushed()
+        await at.rig.tiers.flushed(())
 
     at_a_node(tmp_path, put)
     records = index_of(ssd)

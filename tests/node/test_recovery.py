@@ -78,7 +78,7 @@ def test_a_place_beyond_its_path_has_no_other_record_of_its_block_deleted() -> N
     assert hits(rig) == 4
 
     async def work() -> None:
-        await rig.tiers.flushed()
+        await rig.tiers.flushed(())
 
     rig.run(work)
     assert dict(disks["b"].scan()).keys() == records.keys()
@@ -98,8 +98,8 @@ def test_a_block_that_was_removed_while_its_place_was_anothers_does_not_come_bac
 
     async def remove() -> None:
         rig.store.remove(rig.store.keys("other", LARGE, others.hashes))
-        rig.store.remove(rig.store.keys("default", SMALL, PROMPT.hashes))
-        await rig.tiers.flushed()
+        rig.store.remove(keys := rig.store.keys("default", SMALL, PROMPT.hashes))
+        await rig.tiers.flushed(keys)
 
     rig.run(remove)
     assert hits(started_again({"a": disk}, epoch=4)) == 0

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from kvstore.core.lifecycle import Slot
 from kvstore.disk.protocol import DiskError, DiskFull, DiskReadOnly
+from kvstore.errors import Unavailable
 from tests.node.rig import SLAB, SMALL, TOKENS, prompt
 from tests.node.tiered_rig import SECONDS, TieredRig
 from tests.simulation.sim_disk import SimDisk
@@ -219,10 +221,9 @@ def test_what_is_dropped_while_it_is_written_is_in_no_index_once_that_was_flushe
         begun, go_on = disk.held(call)
         rig.put_some(1)
         assert await asyncio.to_thread(begun.wait, SECONDS)
-        rig.store.remove(
-            rig.store.keys("default", SMALL, prompt(SMALL, 4 * TOKENS, start=1_000).hashes)
-        )
-        flushed = asyncio.create_task(rig.tiers.flushed())
+        keys = rig.store.keys("default", SMALL, prompt(SMALL, 4 * TOKENS, start=1_000).hashes)
+        rig.store.remove(keys)
+        flushed = asyncio.create_task(rig.tiers.flushed(keys))
         if call == "sync":
             await flushed
         go_on.set()
@@ -233,5 +234,35 @@ def test_what_is_dropped_while_it_is_written_is_in_no_index_once_that_was_flushe
         assert len(list(disk.scan())) == 4
         if call == "sync":
             assert disk.recorded == dict(disk.scan()).keys(), "recorded after it was flushed"
+
+    rig.run(work)
+
+
+def test_what_a_path_cannot_be_told_is_said_of_its_own_blocks_alone() -> None:
+    bad, good = Failing(2), Failing(1)
+    rig = TieredRig({"bad": bad, "good": good})
+
+    async def removed(slots: list[Slot]) -> None:
+        keys = [slot.key for slot in slots]
+        rig.store.remove(keys)
+        await asyncio.wait_for(rig.tiers.flushed(keys), SECONDS)
+
+    async def work() -> None:
+        there = rig.put_some(1)
+        assert await rig.durable(there) == ""
+        bad.errors["commit", 0] = EIO
+        elsewhere = rig.put_some(2)
+        assert await rig.durable(elsewhere) == ""
+        assert (rig.files(there), rig.files(elsewhere)) == ({0}, {2})
+        key = there[3].key
+        with pytest.raises(Unavailable, match=r"a restart may bring it back: Input/output error"):
+            await removed([there[3]])
+        await removed(elsewhere)
+        assert not list(good.scan())
+        await removed(rig.put_some(3))
+        with pytest.raises(Unavailable, match="a restart may bring it back"):
+            await rig.tiers.flushed([key])
+        with pytest.raises(Unavailable, match="a restart may bring it back"):
+            await removed(there[:3])
 
     rig.run(work)

@@ -33,7 +33,7 @@ def test_what_wakes_while_a_slab_is_looked_for_disturbs_nobody(tmp_path: Path) -
             places = {one.slot.key: one.slot.twin.offset for one in given if one.slot.twin}
             (hole,) = rig.store.keys("default", SMALL, first.hashes)
             assert rig.store.remove([hole]) == {hole}
-            await rig.tiers.flushed()
+            await rig.tiers.flushed([hole])
             del places[hole]
         async with SsdRig.started(tmp_path, epoch=2) as rig:
             keys = sorted(places, key=places.__getitem__)

@@ -251,10 +251,10 @@ class World:
     async def remove(self) -> None:
         blocks = self.prompts.one()
         some = blocks.hashes[self.rng.randrange(len(blocks)) :]
-        self.store.remove(self.store.keys("default", SMALL, some))
+        self.store.remove(keys := self.store.keys("default", SMALL, some))
         self.oracle.acked -= set(some)
         with suppress(KVStoreError):
-            await self.tiers.flushed()
+            await self.tiers.flushed(keys)
 
     async def purge(self) -> None:
         """Of the tenant or of the namespace: here either is all there is."""
