@@ -11,7 +11,7 @@ first, and nothing else: what can be had is the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,12 +127,14 @@ class Slabs:
         owner: NDArray[np.int64],
         offset: NDArray[np.uint64],
         generation: NDArray[np.uint64],
+        vouched: Callable[[int], bool] = lambda row: True,
     ) -> NDArray[np.bool_]:
         """Take up, before any other use, the places that records of an earlier run name.
 
         Parallel arrays, a row for each record; `owners` are (owner, bytes of its slots), which
         `owner` numbers. Answers which rows can be what they say: where two claim one place, or one
-        slab, the later generation is believed. Those in use sleep, all others are free.
+        slab, the later generation is believed; of a slab the latest that is `vouched`, which is
+        asked only there. Those in use sleep, all others are free.
         """
         sizes = np.array([size for _, size in owners], np.int64)[owner]
         good = offset < self.capacity_bytes
@@ -141,9 +143,16 @@ class Slabs:
         good &= (within % sizes == 0) & (within + sizes <= self.slab_bytes)
         latest = np.lexsort((generation, number))
         latest = latest[good[latest]]
-        last = np.append(number[latest][1:] != number[latest][:-1], True)[: len(latest)]
+        claimed = number[latest]
+        last = np.append(claimed[1:] != claimed[:-1], True)[: len(latest)]
         owner_of = np.full(len(self._slabs), -1)
-        owner_of[number[latest][last]] = owner[latest][last]
+        owner_of[claimed[last]] = owner[latest][last]
+        for one in np.unique(claimed[owner_of[claimed] != owner[latest]]):
+            begin, end = np.searchsorted(claimed, [one, one + 1])
+            claims = latest[begin:end][::-1]
+            true = next((i for i, row in enumerate(claims.tolist()) if vouched(row)), 0)
+            owner_of[one] = owner[claims[true]]
+            good[claims[:true]] = False
         good &= owner_of[number] == owner
         rows = np.lexsort((generation, at))
         rows = rows[good[rows]]

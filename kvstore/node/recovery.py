@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import mmap
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,7 @@ def recover(
         passed_over.append(table[circular])
         table = table[~circular]
     places = (table["owner"].astype(np.int64), table["place"], table["generation"])
-    good = slabs.restore(owners, *places)
+    good = slabs.restore(owners, *places, _vouching(table, owners, volumes))
     passed_over.append(table[~good])
     table = table[good]
     for rows in passed_over:
@@ -126,21 +126,40 @@ def _believed(table: NDArray[np.void], volumes: Volumes, before: int) -> NDArray
     later = np.flatnonzero(generations > before)
     page = memoryview(mmap.mmap(-1, DISK_ALIGN))
     for row in later[np.argsort(generations[later])[::-1]]:
-        if _generation_at(int(table["place"][row]), volumes, page) == generations[row]:
+        found = _told_at(int(table["place"][row]), volumes, page)
+        if found is not None and found.generation == generations[row]:
             break
         good[row] = False
     return good
 
 
-def _generation_at(place: int, volumes: Volumes, page: memoryview) -> int | None:
+def _vouching(
+    table: NDArray[np.void], owners: Sequence[tuple[Owner, int]], volumes: Volumes
+) -> Callable[[int], bool]:
+    """Says of a row whether its slot says the same of whose it is, and of which generation. That
+    costs a read, and a rotten record else a whole slab."""
+    page = memoryview(mmap.mmap(-1, DISK_ALIGN))
+
+    def vouched(row: int) -> bool:
+        place, generation, owner = (
+            int(table[row][one]) for one in ("place", "generation", "owner")
+        )
+        found = _told_at(place, volumes, page)
+        if found is None or found.generation != generation:
+            return False
+        return (found.namespace, found.group) == owners[owner][0]
+
+    return vouched
+
+
+def _told_at(place: int, volumes: Volumes, page: memoryview) -> Record | None:
     """What the slot itself says."""
     try:
         volumes.read(place, page)
     except DiskError as failed:
         log.warning("a block's head could not be read: %s", failed)
         return None
-    found = told(page, volumes.address(place))
-    return None if found is None else found.generation
+    return told(page, volumes.address(place))
 
 
 def _in_order(table: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.void]]:

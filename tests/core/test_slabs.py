@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -228,7 +228,9 @@ def test_a_slab_lost_on_the_way_back_turns_the_suite_red(monkeypatch: pytest.Mon
 
 
 def restored(
-    rows: list[tuple[int, int, int]], slabs: Slabs | None = None
+    rows: list[tuple[int, int, int]],
+    slabs: Slabs | None = None,
+    vouched: Callable[[int], bool] = lambda row: True,
 ) -> tuple[Slabs, list[bool]]:
     """Slabs that take up (owner, place, generation) rows, and which of them they believe."""
     slabs = slabs or Slabs(SLABS * SLAB, SLAB, generation=1_000)
@@ -238,6 +240,7 @@ def restored(
         np.array(owner, np.int64),
         np.array(place, np.uint64),
         np.array(generation, np.uint64),
+        vouched,
     )
     slabs.check()
     return slabs, good.tolist()
@@ -271,6 +274,19 @@ def test_of_two_records_of_one_place_or_slab_the_later_is_believed() -> None:
     assert good == [False, True, False, False, True]
     slabs, _ = restored([(0, 0, 2_000)])
     assert slabs.generation == 2_000, "a generation that was used comes again"
+
+
+@pytest.mark.parametrize(
+    ("vouched", "good"), [([0, 1, 3, 4], [1, 1, 0, 1, 1]), ([4], [0, 0, 1, 1, 1])]
+)
+def test_of_two_that_claim_a_slab_the_latest_that_is_vouched_is_believed_and_no_other_is_asked(
+    vouched: list[int], good: list[int]
+) -> None:
+    asked: list[int] = []
+    rows = [(0, 0, 5), (0, 10, 7), (2, 0, 9), (0, 110, 3), (0, 120, 8)]
+    _, found = restored(rows, vouched=lambda row: asked.append(row) or row in vouched)
+    assert found == [bool(one) for one in good], "where none is, the latest of all"
+    assert asked == ([2, 1] if vouched[0] == 0 else [2, 1, 0])
 
 
 def test_nothing_to_restore_leaves_everything_empty() -> None:

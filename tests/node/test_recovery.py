@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,58 @@ def without_its_tenant(disk: SimDisk, others: Chain) -> None:
 
 def hits(rig: TieredRig) -> int:
     return rig.hits(SMALL, PROMPT)
+
+
+def rotten_in_another_slab(rig: TieredRig, disk: SimDisk) -> tuple[bytes, Record]:
+    """A later block of another namespace, and a record of it of which one bit, of its place, is
+    wrong."""
+    keys = rig.store.keys("default", LARGE, prompt(LARGE, TOKENS).hashes)
+
+    async def work() -> None:
+        assert await rig.durable(rig.put_some(1)) == ""
+        assert await rig.durable(rig.put(rig.writing, LARGE, prompt(LARGE, TOKENS))) == ""
+
+    rig.run(work)
+    one = Record.parse(dict(disk.scan())[keys[0]])
+    assert one is not None and one.place == SLAB
+    return keys[0], replace(one, place=one.place ^ SLAB)
+
+
+def rotten_in_its_namespace(rig: TieredRig, disk: SimDisk) -> tuple[bytes, Record]:
+    """The last block that came to a slab, at its first place, and a record of it that is said to be
+    another namespace's."""
+
+    async def work() -> None:
+        (first,) = rig.put_some(2, blocks=1)
+        assert await rig.durable([first]) == ""
+        rest = rig.put(rig.writing, SMALL, PROMPT, 0, 3)
+        assert await rig.durable(rest) == ""
+        rig.store.remove([first.key])
+        assert await rig.durable(rig.put(rig.writing, SMALL, PROMPT, 3)) == ""
+
+    rig.run(work)
+    records = {key: Record.parse(value) for key, value in disk.scan()}
+    (found,) = [(key, one) for key, one in records.items() if one is not None and not one.place]
+    return found[0], replace(found[1], namespace=LARGE.owner[0])
+
+
+@pytest.mark.parametrize(
+    ("rotten", "left"), [(rotten_in_another_slab, 4), (rotten_in_its_namespace, 3)]
+)
+def test_a_record_that_is_wrong_of_whose_a_slab_is_costs_its_own_block_alone(
+    rotten: Callable[[TieredRig, SimDisk], tuple[bytes, Record]], left: int
+) -> None:
+    disk = SimDisk(1, FILE_BYTES, random.Random(1))
+    key, wrong = rotten(TieredRig({"a": disk}), disk)
+    disk.commit({key: wrong.pack()}, ())
+    rig = started_again({"a": disk})
+    assert hits(rig) == left and key not in rig.blocks.index
+
+    async def work() -> None:
+        await rig.tiers.flushed([key])
+
+    rig.run(work)
+    assert key not in dict(disk.scan()) and hits(started_again({"a": disk}, epoch=3)) == left
 
 
 def test_a_place_beyond_its_path_takes_nothing_of_the_next_one() -> None:
