@@ -17,8 +17,10 @@ from operator import attrgetter
 from kvstore.block import Miss
 from kvstore.clock import Clock
 from kvstore.core.carried import Line
-from kvstore.core.lifecycle import Owner, Slot, Tier
+from kvstore.core.lifecycle import Owner, Slot, State, Tier
+from kvstore.core.room import RETRY_MS
 from kvstore.disk.protocol import DiskError
+from kvstore.errors import Overloaded
 from kvstore.failpoint import failpoint
 from kvstore.layout import SlotLayout
 from kvstore.node.blocks import Blocks
@@ -65,9 +67,13 @@ class Promotion:
         return self._brought(keys, self._blocks.index.get, seconds)  # no reader reads the unlisted
 
     async def prove(self, doubted: Sequence[Slot]) -> bool:
-        """Read what only an earlier run's records vouch for; whether all of it is there."""
+        """Read what only an earlier run's records vouch for; whether all of it is there. Raises
+        `Overloaded` where there is no room to read it."""
         async with self._brought([slot.key for slot in doubted], self._blocks.index.held, None):
-            return not any(slot.unproven for slot in doubted)
+            unproven = [slot for slot in doubted if slot.unproven]
+            if any(slot.state is State.SEALED for slot in unproven):  # a read would have dropped it
+                raise Overloaded("no room in memory to read and prove what is on SSD", RETRY_MS)
+            return not unproven
 
     @asynccontextmanager
     async def _brought(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from kvstore.core.lifecycle import Tier
 from kvstore.core.room import Room
 from kvstore.core.slabs import Slabs
+from kvstore.errors import Overloaded
 from tests.node.rig import SLAB, SMALL, TOKENS, prompt
 from tests.node.tiered_rig import SECONDS, TieredRig
 from tests.simulation.sim_disk import SimDisk
@@ -43,17 +44,24 @@ class Full(TieredRig):
         return [None if slot is None else slot.tier for slot in found]
 
 
-def brought(free: int, then: Callable[[Full, list[bytes]], None]) -> None:
+def in_full(free: int, story: Callable[[Full, list[bytes]], Awaitable[None]]) -> None:
     rig = Full()
 
     async def work() -> None:
         keys = await rig.fill(free)
         assert not rig.blocks.slabs.room(SMALL.owner, SMALL.layout.slot_bytes)
-        async with asyncio.timeout(SECONDS), rig.tiers.brought(keys):
-            then(rig, keys)
+        await story(rig, keys)
         rig.store.check()
 
     rig.run(work)
+
+
+def brought(free: int, then: Callable[[Full, list[bytes]], None]) -> None:
+    async def story(rig: Full, keys: list[bytes]) -> None:
+        async with asyncio.timeout(SECONDS), rig.tiers.brought(keys):
+            then(rig, keys)
+
+    in_full(free, story)
 
 
 def test_room_for_all_blocks_of_a_call_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,3 +87,18 @@ def test_the_first_blocks_of_a_call_come_where_there_is_no_room_for_all(free: in
         assert rig.counters.totals()["promoted_blocks"] == free
 
     brought(free, some_came)
+
+
+def test_what_there_is_no_room_to_prove_is_durable_once_there_is() -> None:
+    async def story(rig: Full, keys: list[bytes]) -> None:
+        slots = [slot for key in keys if (slot := rig.blocks.index.held(key)) is not None]
+        for slot in slots:
+            slot.unproven = True  # as after a restart
+        for left in (8, 4):
+            with pytest.raises(Overloaded, match="no room in memory to read and prove"):
+                await rig.tiers.durable(slots)
+            assert sum(slot.unproven for slot in slots) == left
+        assert await rig.durable(slots) == ""
+        assert not any(slot.unproven for slot in slots)
+
+    in_full(4, story)
