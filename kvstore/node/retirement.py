@@ -44,6 +44,7 @@ class Retirement:
         self._volumes, self._slabs, self._counters = volumes, slabs, counters
         self.causes: dict[int, str] = {}  # by file
         self._full: dict[int, float] = {}  # paths that are not asked before then
+        self.doubted: set[int] = set()  # paths that were full, and have recorded nothing since
 
     @property
     def broken(self) -> str:
@@ -63,10 +64,16 @@ class Retirement:
         if path in self._full:
             return
         self._full[path] = until
+        self.doubted.add(path)
         name = self._volumes.names[path]
         log.error("SSD: %s takes no blocks until there is room: %s", name, error)
         for file in self._volumes.files_of(path):
             self._slabs.retire(*self._volumes.span(file))
+
+    def took(self, path: int) -> None:
+        """The path has recorded a block. There is room, unless it refused another."""
+        if path not in self._full:
+            self.doubted.discard(path)
 
     def ask_again(self, now: float) -> None:
         """Those that were full for long enough take blocks again, but for files that failed."""

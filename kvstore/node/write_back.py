@@ -176,11 +176,17 @@ class WriteBack:
         copies = [*self._writing.values()]
         await self._write(copies)
         until = self._clock.now() + FULL_SECONDS
+        refused = ""
         for copy in copies:
+            path = self._volumes.path_of(copy.target.offset)
             if isinstance(copy.trouble, DiskFull):
-                path = self._volumes.path_of(copy.target.offset)
                 self.retirement.full(path, copy.trouble, until)
+                refused = str(copy.trouble)
+            elif copy.recorded:
+                self.retirement.took(path)
         self._end_all()
+        if refused and not self.retirement.taking:
+            self._queue.refuse(refused)
 
     def _end_all(self) -> None:
         for slot in [*self._writing]:
@@ -192,8 +198,6 @@ class WriteBack:
         stored = self._blocks.between.end_write(slot, copy.target, stored=copy.recorded)
         there = slot.state is State.SEALED
         if there and isinstance(copy.trouble, DiskFull):
-            if not self.retirement.taking:
-                self._queue.answer(slot, not_durable(str(copy.trouble)))
             self._queue.add(slot, copy.tries - 1)
         elif there and copy.trouble is not None and copy.tries < TRIES_MAX and not self.broken:
             self._queue.add(slot, copy.tries)
@@ -297,8 +301,10 @@ class WriteBack:
         return None
 
     def _begin(self) -> None:
-        """Slots on SSD for the next blocks that wait and are still there."""
-        for slot, tries in self._queue.next(BATCH_BLOCKS, BATCH_BYTES):
+        """Slots on SSD for the next blocks that wait and are still there. One that comes to a path
+        which was full is the last: it shows whether there is room now, and no more is in vain."""
+        some = self._queue.next(BATCH_BLOCKS, BATCH_BYTES)
+        for at, (slot, tries) in enumerate(some, 1):
             try:
                 target = self._blocks.between.begin_write(slot, self._layout_of(slot.owner))
             except Overloaded as full:
@@ -306,6 +312,9 @@ class WriteBack:
                 self._queue.answer(slot, full)
                 continue
             self._writing[slot] = Copy(slot, target, tries + 1)
+            if self._volumes.path_of(target.offset) in self.retirement.doubted:
+                self._queue.put_back(some[at:])
+                break
 
     def _good(self, copies: Iterable[Copy]) -> list[Copy]:
         """Those that are laid down without trouble, of blocks that the node still has."""

@@ -82,6 +82,12 @@ class WriteQueue:
                 self._counters.add("passed_blocks")
         return chosen
 
+    def put_back(self, chosen: Sequence[tuple[Slot, int]]) -> None:
+        """What `next` gave and nobody writes after all is the first in the line again."""
+        for slot, tries in reversed(chosen):
+            self._waiting[slot] = tries
+            self._waiting.move_to_end(slot, last=False)
+
     def answer(self, slot: Slot, error: Exception | None) -> None:
         for ack in self._acks.pop(slot, ()):
             if ack.done():
@@ -91,9 +97,13 @@ class WriteQueue:
             else:
                 ack.set_exception(error)
 
-    def give_up(self, why: str) -> None:
+    def refuse(self, why: str) -> None:
+        """Whoever waits hears so; the blocks keep their places."""
         for slot in [*self._acks]:
             self.answer(slot, not_durable(why))
+
+    def give_up(self, why: str) -> None:
+        self.refuse(why)
         self._waiting.clear()
 
     def _front(self, count: int | None) -> list[Slot]:

@@ -171,6 +171,31 @@ def test_a_full_disk_is_no_failure_and_is_asked_again() -> None:
     assert rig.counters.totals()["ssd_failures"] == 0
 
 
+def test_while_a_disk_stays_full_each_asking_costs_one_block_and_whoever_waits_is_told() -> None:
+    disk = Failing(4)
+    rig = TieredRig({"a": disk})
+    disk.errors["commit", 0] = DiskFull("no room")
+
+    async def work() -> None:
+        for number in range(1, 4):
+            asked = [asyncio.create_task(rig.durable([slot])) for slot in rig.put_some(number)]
+            await rig.clock.advance(1.5)
+            assert all("no room" in why for why in await asyncio.gather(*asked))
+            async with asyncio.timeout(SECONDS):
+                while not rig.clock._sleepers:
+                    await asyncio.sleep(0.001)
+            assert len(disk.written) == 4 + len(disk.synced[1:])
+        disk.errors.clear()
+        async with asyncio.timeout(SECONDS):
+            while rig.tiers.unwritten:
+                await rig.clock.advance(1.5)
+                await asyncio.sleep(0.001)
+        assert len(disk.recorded) == 12 and len(disk.written) <= 4 + len(disk.synced[1:]) + 10
+
+    rig.run(work)
+    assert rig.counters.totals()["ssd_failures"] == 0
+
+
 @pytest.mark.parametrize("call", ["write", "commit"])
 def test_what_a_full_path_does_not_take_another_takes_until_it_is_asked_again(call: str) -> None:
     full, other = Failing(2), Failing(1)
@@ -190,6 +215,20 @@ def test_what_a_full_path_does_not_take_another_takes_until_it_is_asked_again(ca
     rig.run(work)
     assert rig.counters.totals()["ssd_failures"] == 0
     assert rig.counters.totals()["evicted_blocks"] == 0
+
+
+def test_a_path_that_stays_full_is_asked_with_one_block_and_others_take_the_rest() -> None:
+    full, other = Failing(2), Failing(3)
+    rig = TieredRig({"full": full, "other": other})
+    full.errors["commit", 0] = DiskFull("no room")
+
+    async def work() -> None:
+        for asked, blocks in enumerate((4, 8, 8)):
+            assert await rig.durable(slots := rig.put_some(asked, blocks)) == ""
+            assert rig.files(slots) <= {2, 3, 4} and len(full.written) == 4 + asked
+            await rig.clock.advance(1.5)
+
+    rig.run(work)
 
 
 def test_a_full_tier_with_a_retired_file_evicts_from_the_others_alone() -> None:
