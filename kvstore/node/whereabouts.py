@@ -1,4 +1,4 @@
-"""Who holds a block: asked of a conductor, or, where there is none, of the other nodes themselves.
+"""Who holds a block: asked of a conductor, or, where none knows of all, of the other nodes too.
 
 What comes back is a hint. Whoever is named is asked, and decides.
 """
@@ -30,7 +30,7 @@ from kvstore.wire.v1 import conductor_pb2_grpc, directory_pb2, directory_pb2_grp
 log = logging.getLogger(__name__)
 
 ASK_SECONDS = 0.25  # what nobody has told by then is a miss
-ASKED_MAX = 16  # nodes that are asked where there is no conductor
+ASKED_MAX = 16  # nodes that are asked where no conductor knows of all
 
 Holders = dict[str, NDArray[np.uint8]]  # by node: of each block asked for, its tiers
 
@@ -107,22 +107,29 @@ class Whereabouts:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _replies(self, request: Any) -> tuple[list[Any], bool]:
-        """A conductor's, or those of nodes; and whether nobody else has a word to say."""
+        """That of a conductor that knows of all nodes; else those of others, and then what nodes
+        say of themselves, which counts. And whether nobody else has a word to say."""
         self._forget_the_gone()
         conductors = [one for one in self._serving() if not self._rests(one)]
         self._dice.shuffle(conductors)
+        said = list[Any]()  # by those that lack a node: they began just now, or do not reach it
         for address in conductors[:2]:
             stub = conductor_pb2_grpc.ConductorStub(self._channel(address))
             if (reply := await self._ask(address, stub.Holders, request)) is not None:
                 self._resting.pop(address, None)
-                whole = len(reply.holders) < HOLDERS_MAX and not reply.approximate
-                return [reply], whole
-            self._resting[address] = Rest.after(self._resting.get(address), self._clock.now())
+                if not reply.approximate:
+                    return [reply], len(reply.holders) < HOLDERS_MAX
+                said.append(reply)
+            elif not self._rests(address):  # else others were told the same at the same time
+                self._resting[address] = Rest.after(self._resting.get(address), self._clock.now())
         nodes = self._peers.known()
+        if said and len(nodes) > ASKED_MAX:  # that is of most of them, and not of a sample
+            return said, False
         some = self._dice.sample(nodes, min(ASKED_MAX, len(nodes)))
         asks = [self._ask_node(one, request) for one in some]
         replies = [reply for reply in await asyncio.gather(*asks) if reply is not None]
-        return replies, len(replies) == len(nodes) and not self._peers.resting()
+        all_said = len(replies) == len(nodes) and not self._peers.resting()
+        return said + replies, all_said
 
     def _serving(self) -> list[str]:
         return [one.address for one in self._conductors if one.state == "serving"]

@@ -60,6 +60,13 @@ class Answerer(conductor_pb2_grpc.ConductorServicer, directory_pb2_grpc.Director
         return reply
 
 
+def unknowing(*holders: tuple[str, int, bytes]) -> Answerer:
+    """A conductor that does not know of every node what that has."""
+    one = Answerer(*holders)
+    one.approximate = True
+    return one
+
+
 class World:
     """Metadata, and what a node `me` makes of it."""
 
@@ -185,20 +192,64 @@ def test_what_a_conductor_says_of_a_node_and_cannot_be_read_is_not_all_that_ther
     run(test)
 
 
-@pytest.mark.parametrize("why", ["approximate", "many"])
-def test_a_conductor_that_does_not_know_of_all_or_names_not_all_has_not_said_all(
-    run: Run, monkeypatch: pytest.MonkeyPatch, why: str
+def test_a_conductor_that_names_not_all_has_not_said_all(
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if why == "many":
-        monkeypatch.setattr("kvstore.node.whereabouts.HOLDERS_MAX", 1)
+    monkeypatch.setattr("kvstore.node.whereabouts.HOLDERS_MAX", 1)
 
     async def test(world: World) -> None:
-        conductor = Answerer(("a", 1, b"\1\1\0"))
-        conductor.approximate = why == "approximate"
-        await world.conductor("x", conductor)
+        await world.conductor("x", Answerer(("a", 1, b"\1\1\0")))
         await world.node("a")
         listed = await world.whereabouts.listed(KEYS)
         assert set(listed.holders) == {"a"} and not listed.all_said
+
+    run(test)
+
+
+def test_where_one_conductor_does_not_know_of_all_another_is_asked(run: Run) -> None:
+    async def test(world: World) -> None:
+        node, knows = Answerer(("a", 1, b"\1\1\1")), Answerer(("a", 1, b"\1\1\0"))
+        await world.node("a", node)
+        await world.conductor("began just now", unknowing())
+        await world.conductor("knows", knows)
+        for _ in range(5):
+            listed = await world.whereabouts.listed(KEYS)
+            assert listed.there.tolist() == [True, True, False] and listed.all_said
+        assert knows.asked == 5 and node.asked == 0
+
+    run(test)
+
+
+def test_where_no_conductor_knows_of_all_the_nodes_are_asked_beside_it(run: Run) -> None:
+    """What it says of a node that gives no answer counts on."""
+
+    async def test(world: World) -> None:
+        await world.conductor("x", unknowing(("a", 1, b"\1\0\0"), ("dead", 1, b"\0\0\1")))
+        await world.node("a", Answerer(("a", 1, b"\1\2\0")))
+        await world.node("b", Answerer(("b", 1, b"\0\1\0")))
+        assert await world.found() == {"a": [1, 2, 0], "b": [0, 1, 0]}
+        assert (await world.whereabouts.listed(KEYS)).all_said
+        await world.node("dead")
+        listed = await world.whereabouts.listed(KEYS)
+        assert set(listed.holders) == {"a", "b"} and not listed.all_said
+        assert listed.away.tolist() == [False, False, True]
+
+    run(test)
+
+
+def test_of_many_nodes_a_conductor_that_does_not_know_of_all_knows_more_than_some_of_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstore.node.whereabouts.ASKED_MAX", 1)
+
+    async def test(world: World) -> None:
+        nodes = {name: Answerer((name, 1, b"\1\1\1")) for name in ("a", "b")}
+        for name, node in nodes.items():
+            await world.node(name, node)
+        await world.conductor("x", unknowing(("a", 1, b"\1\1\0")))
+        listed = await world.whereabouts.listed(KEYS)
+        assert set(listed.holders) == {"a"} and not listed.all_said
+        assert not any(node.asked for node in nodes.values())
 
     run(test)
 
@@ -232,6 +283,23 @@ def test_a_conductor_that_is_late_is_passed_over_and_left_alone_for_a_while(
         late.late = 0.0
         await world.clock.advance(REST_SECONDS_MIN + 0.1)
         assert await world.found() == {"a": [1, 1, 1]} and late.asked == 2
+
+    run(test)
+
+
+def test_a_conductor_that_was_late_once_rests_no_longer_the_more_waited_for_it(
+    run: Run, hasty: None
+) -> None:
+    async def test(world: World) -> None:
+        late = Answerer(("a", 1, b"\1\1\1"))
+        late.late = 30.0
+        await world.node("a", Answerer(("a", 1, b"\1\0\0")))
+        await world.conductor("late", late)
+        found = await asyncio.gather(*(world.found() for _ in range(4)))
+        assert found == [{"a": [1, 0, 0]}] * 4 and late.asked == 4
+        late.late = 0.0
+        await world.clock.advance(REST_SECONDS_MIN + 0.1)
+        assert await world.found() == {"a": [1, 1, 1]}
 
     run(test)
 
