@@ -2,7 +2,8 @@
 
 A peer that fails rests for a while, in which nobody waits for it; what it then costs to ask it is a
 miss, never an error. One that has no connection left for a tenant rests for that tenant. Links that
-nobody uses are ended.
+nobody uses are ended. Of those that are wanted at once a few begin at a time: each takes of this
+loop's time, and that of others would count as its own.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import AsyncIterator
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from kvstore.clock import Clock
 from kvstore.config import Credentials
-from kvstore.errors import Crowded, KVStoreError, Unavailable
+from kvstore.errors import Crowded, KVStoreError, Overloaded, Unavailable
 from kvstore.limits import NODES_MAX
 from kvstore.metadata.records import NodeRecord
 from kvstore.metadata.roster import Roster
@@ -29,8 +31,11 @@ from kvstore.node.ucx_way import UcxWays
 log = logging.getLogger(__name__)
 
 BEGIN_SECONDS = 0.5  # that a session may take to begin, data connection and all
+BEGINNING_MAX = 16  # sessions that begin at once: over TLS each takes some 12 ms of this process
+TURN_SECONDS = 2.0  # that one waits to be one of them
 REST_SECONDS_MIN, REST_SECONDS_MAX = 0.5, 4.0  # who is well again is asked soon
 IDLE_SECONDS = 60.0  # a link that is not used for so long is ended
+_RETRY_MS = 500
 
 Where = tuple[str, str]  # node id, tenant
 
@@ -69,6 +74,7 @@ class Peers:
         self._clock, self._threads, self._greeters = clock, threads, greeters
         self._links: dict[Where, Link] = {}
         self._parting: dict[Where, asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(BEGINNING_MAX)
         self._making = WeakValueDictionary[Where, asyncio.Lock]()  # while somebody has it
         self._resting: dict[str | Where, Rest] = {}  # for all tenants, or for one
         # Id and host of all there are or lately were, by what their handles begin with.
@@ -133,19 +139,39 @@ class Peers:
         where = (node_id, tenant)
         making = self._making.setdefault(where, asyncio.Lock())
         async with making:
-            record, link = self._roster.get(node_id), self._links.get(where)
-            if record is None or not self.may_ask(node_id):
-                raise Unavailable(f"node {node_id} is not there, or failed a moment ago")
-            if self._rests(where):
-                why = "had no data connection left for this tenant a moment ago"
-                raise Crowded(f"node {node_id} {why}")
+            record, link = self._there(where), self._links.get(where)
             same = link is not None and (link.epoch, link.address) == (record.epoch, record.address)
             if link is not None and same and link.alive:
                 return link
             if link is not None:
                 await self._parted(where)
                 self._part(where, link)
-            return await self._begun(where, record)
+            async with self._turn():
+                return await self._begun(where, self._there(where))
+
+    def _there(self, where: Where) -> NodeRecord:
+        """The record of a peer that may be asked now. Raises `Unavailable`."""
+        record = self._roster.get(where[0])
+        if record is None or not self.may_ask(where[0]):
+            raise Unavailable(f"node {where[0]} is not there, or failed a moment ago")
+        if self._rests(where):
+            why = "had no data connection left for this tenant a moment ago"
+            raise Crowded(f"node {where[0]} {why}")
+        return record
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Inside it a session may begin. `Overloaded` if no turn comes in time: no peer's fault."""
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._turns.acquire()
+        except TimeoutError:
+            why = f"sessions with {BEGINNING_MAX} other nodes or tenants are beginning already"
+            raise Overloaded(why, _RETRY_MS) from None
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     def _part(self, where: Where, link: Link) -> None:
         """End it, which may take long, beside whoever wants another, and beside others that end."""
@@ -176,7 +202,8 @@ class Peers:
             if link.session:  # it answers, and lets no data connection in
                 self._contacts.refused(link, "tcp", error)
             self.failed(record.node_id)
-            raise Unavailable(f"node {record.address} cannot be used: {error}") from error
+            why = str(error) or f"it began no session within {BEGIN_SECONDS:g} s"
+            raise Unavailable(f"node {record.address} cannot be used: {why}") from error
         except asyncio.CancelledError:
             await _ended(link)
             raise
