@@ -96,7 +96,13 @@ class Departure:
                     heapq.heappushpop(best, one)
             if i % _LOOKED_AT == 0:
                 await self._clock.sleep(0)
-        return [key for _, _, key in sorted(best, reverse=True)]
+        line = list[bytes]()
+        while best:
+            some = min(len(best), _LOOKED_AT)
+            line += [heapq.heappop(best)[2] for _ in range(some)]
+            await self._clock.sleep(0)
+        line.reverse()
+        return line
 
     async def _lone(self, keys: Sequence[bytes], candidates: Sequence[Candidate]) -> list[bytes]:
         """Those that no node lists which stays."""
@@ -114,10 +120,11 @@ class Departure:
     ) -> set[bytes]:
         groups, moved = parts(self._index.peek, keys), set[bytes]()
         holding = await self._replicas.holding(groups)
-        ranked = {
-            part.first: choose(part.first, candidates, _TRIES, {}, holding[part.first])
-            for part in groups
-        }
+        ranked = dict[bytes, list[Candidate]]()
+        for part in groups:
+            near = holding[part.first]
+            ranked[part.first] = choose(part.first, candidates, _TRIES, {}, near)
+            await self._clock.sleep(0)  # there may be a thousand, and readers wait
         for one in range(_TRIES):
             batches: dict[tuple[str, tuple[str, Owner]], list[Part]] = {}
             for part in groups:

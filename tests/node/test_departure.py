@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from kvstore.cli.main import main
+from kvstore.core.replica_choice import choose
 from kvstore.errors import KVStoreError, Overloaded, Unavailable
 from kvstore.metadata.records import NodeRecord
 from kvstore.node.departure import Departure, Progress
@@ -168,6 +170,7 @@ class Late:
     def __init__(self, times: int, error: KVStoreError, takes: bool = True) -> None:
         self._times, self._error, self._takes = times, error, takes
         self.rests, self.asked, self.time = False, 0, 0.0
+        self.turns = 0  # that others had meanwhile
 
     def known(self) -> list[NodeRecord]:
         return [] if self.rests else [self.other]
@@ -194,18 +197,26 @@ class Late:
         return self.time
 
     async def sleep(self, seconds: float) -> None:
-        self.time, self.rests = self.time + seconds, False
+        self.time, self.turns = self.time + seconds, self.turns + 1
+        self.rests = self.rests and not seconds
 
 
 BLOCKS, SECONDS = 5, 3.0
+APART = [1_000 * i for i in range(BLOCKS)]  # as many prompts of a block each
 
 
-def moved_out(others: Any) -> Progress:
-    """How far a node came whose others are these."""
-    rig = Rig()
-    rig.put(rig.session(), SMALL, prompt_of(SMALL, BLOCKS * TOKENS))
+def leaving(others: Any, starts: Sequence[int] = (0,), tokens: int = BLOCKS * TOKENS) -> Departure:
+    """Of a node whose others are these, and that has a prompt of each of these beginnings."""
+    rig = Rig(slabs=8)
+    session = rig.session()
+    for start in starts:
+        rig.put(session, SMALL, prompt_of(SMALL, tokens, start))
     replicas = Replicas(rig.store, others, others, {}, rig.counters)
-    departure = Departure(rig.store, replicas, others, others, rig.counters)
+    return Departure(rig.store, replicas, others, others, rig.counters)
+
+
+def moved_out(departure: Departure) -> Progress:
+    """How far it came."""
 
     async def run() -> Progress:
         return [one async for one in departure.move_out(SECONDS)][-1]
@@ -219,7 +230,7 @@ BUSY = [Unavailable("it did not answer"), Overloaded("it takes others", 500)]
 @pytest.mark.parametrize("error", BUSY)
 def test_a_node_that_is_busy_for_a_moment_is_asked_again_and_has_all(error: KVStoreError) -> None:
     others = Late(1, error)
-    so_far = moved_out(others)
+    so_far = moved_out(leaving(others))
     assert so_far == Progress(BLOCKS, elsewhere=0, moved=BLOCKS, left=0, nodes=1)
     assert others.asked == 2
 
@@ -227,17 +238,44 @@ def test_a_node_that_is_busy_for_a_moment_is_asked_again_and_has_all(error: KVSt
 def test_one_that_is_left_alone_when_it_begins_is_waited_for() -> None:
     others = Late(0, BUSY[0])
     others.rests = True
-    assert moved_out(others) == Progress(BLOCKS, elsewhere=0, moved=BLOCKS, left=0, nodes=1)
+    so_far = moved_out(leaving(others))
+    assert so_far == Progress(BLOCKS, elsewhere=0, moved=BLOCKS, left=0, nodes=1)
 
 
 @pytest.mark.parametrize("error", BUSY)
 def test_one_that_stays_busy_is_asked_until_the_time_is_over(error: KVStoreError) -> None:
     others = Late(1_000, error)
-    assert moved_out(others).left == BLOCKS
+    assert moved_out(leaving(others)).left == BLOCKS
     assert others.time == SECONDS and 2 < others.asked < 20
 
 
 def test_one_that_has_no_room_is_not_asked_again() -> None:
     others = Late(0, BUSY[0], takes=False)
-    assert moved_out(others).left == BLOCKS
+    assert moved_out(leaving(others)).left == BLOCKS
     assert others.asked == 1 and others.time == 0.0
+
+
+def test_others_have_their_turn_between_any_two_prompts_that_are_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others, chosen_at = Late(0, BUSY[0]), list[int]()
+
+    def noted(*given: Any) -> Any:
+        chosen_at.append(others.turns)
+        return choose(*given)
+
+    monkeypatch.setattr("kvstore.node.departure.choose", noted)
+    assert moved_out(leaving(others, APART, TOKENS)).moved == BLOCKS
+    assert len(chosen_at) == len(set(chosen_at)) == BLOCKS
+
+
+def test_others_have_their_turn_while_blocks_are_put_in_the_order_of_their_worth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kvstore.node.departure._LOOKED_AT", 1)
+    others = Late(0, BUSY[0])
+    departure = leaving(others, APART, TOKENS)
+    line, index = asyncio.run(departure._worthiest()), departure._index
+    worth = [index.worth(slot) for key in line if (slot := index.peek(key)) is not None]
+    assert worth == sorted(worth, reverse=True) and len(worth) == BLOCKS
+    assert others.turns >= 2 * BLOCKS, "as they are found, and as they are put in order"
