@@ -13,7 +13,7 @@ from kvstore.block import Miss
 from kvstore.config import DEFAULT_TENANT
 from kvstore.core.lifecycle import State, Tier
 from kvstore.core.shares import FAIR
-from kvstore.errors import Invalid
+from kvstore.errors import Invalid, Unavailable
 from kvstore.layout import SlotLayout
 from kvstore.limits import (
     CONTACTS_SHOWN_MAX,
@@ -103,7 +103,13 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ) -> AsyncIterator[pb.ReplicateReply]:
         if not 1 <= request.copies <= REPLICAS_MAX:
             raise Invalid(f"copies {request.copies}: 1 to {REPLICAS_MAX}, this node's among them")
-        digest = await self._namespace(request.namespace)
+        try:
+            digest = await self._namespace(request.namespace)
+        except Unavailable:  # a namespace of which there are blocks here is known
+            named = self._named(request.namespace)
+            if len(named) != 1:
+                raise
+            [digest] = named
         place = await self._namespaces.place(digest, request.group)
         index, tenant = self._store.blocks.index, self._tenant(request.tenant or DEFAULT_TENANT)
         if request.hashes:
@@ -287,14 +293,18 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     async def _namespace(self, given: str) -> bytes:
         await self._namespaces.load()  # what this run has not been asked for may be on SSD
-        known = list(self._namespaces.known())
-        named = [digest for digest in known if digest.hex().startswith(given)]
-        if len(named) != 1 or not given:
-            names = ", ".join(one.hex()[:SHORT_NAME] for one in known)
+        named = self._named(given)
+        if len(named) != 1:
+            known = ", ".join(one.hex()[:SHORT_NAME] for one in self._namespaces.known())
             raise Invalid(
-                f"namespace {given!r} names {len(named)} namespaces; there are: {names or 'none'}"
+                f"namespace {given!r} names {len(named)} namespaces; there are: {known or 'none'}"
             )
         return named[0]
+
+    def _named(self, given: str) -> list[bytes]:
+        """Those known here that it may stand for."""
+        known = self._namespaces.known()
+        return [digest for digest in known if given and digest.hex().startswith(given)]
 
     def _tenant(self, given: str) -> str:
         if given not in self._store.tenants:
