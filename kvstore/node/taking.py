@@ -78,6 +78,7 @@ class Taking:
         finally:
             self._sources.discard(offer.source)
             self._places.give_back(offer.tenant)
+        self._check_stays()  # if it leaves, no source may count on what came
         here = self._here(offer)
         return await self._kept(offer.keys, here, ends) if offer.durable else here
 
@@ -92,8 +93,7 @@ class Taking:
         return slabs.empty_slabs * slabs.slab_bytes
 
     def _begin(self, offer: Offer) -> None:
-        if self._store.draining:
-            raise Draining("this node is draining: ask another", _RETRY_MS)
+        self._check_stays()
         if offer.place.owner[0] in self._store.quarantined:
             raise Quarantined("this namespace gave wrong KV: `moonpool stat` says what")
         if offer.durable and self._tiers is None:
@@ -106,6 +106,10 @@ class Taking:
         if offer.source in self._sources or not self._places.try_take(offer.tenant):
             raise Overloaded("this node is taking what was offered before", _RETRY_MS)
         self._sources.add(offer.source)
+
+    def _check_stays(self) -> None:
+        if self._store.draining:
+            raise Draining("this node is draining: ask another", _RETRY_MS)
 
     async def _take(self, offer: Offer) -> None:
         index = self._store.blocks.index
@@ -123,8 +127,8 @@ class Taking:
             await self._fetch.take(offer.source, wanted)
             taken = sum(key in index for key in keys)
             self._counters.add("taken_blocks", taken)
-            if not taken:
-                return  # the source has failed, or there is no room
+            if not taken or self._store.draining:
+                return  # the source has failed, or there is no room, or what comes goes soon
 
     def _lost(self, offer: Offer) -> float | None:
         """Worth of what the next of these blocks would displace; None: of nothing."""

@@ -147,6 +147,25 @@ def test_a_node_refuses_what_it_will_not_keep() -> None:
     refused(rig, Draining, some, "ask another")
 
 
+def test_a_node_that_comes_to_leave_takes_no_more_and_says_of_nothing_that_it_has_it() -> None:
+    """Its source, which may leave too, asks another: what is here goes with this node."""
+
+    async def run() -> None:
+        rig = Rig(slabs=16)
+        keys = keys_of(2 * PIECE_BLOCKS)
+        source = Source(rig, keys)
+        source.open.clear()
+        task = asyncio.create_task(taking(rig, source).take(offer(keys), SOON))
+        await turns()
+        rig.store.draining = True
+        source.open.set()
+        with pytest.raises(Draining, match="ask another"):
+            await soon(task)
+        assert source.asked == [keys[:PIECE_BLOCKS]]
+
+    asyncio.run(run())
+
+
 class AtSource:
     """Stands for `Peers` of a node that offers blocks, and for its links to the one that takes."""
 
