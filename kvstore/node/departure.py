@@ -1,8 +1,9 @@
 """What a node does before it leaves: others take the blocks that nobody else has, the best first.
 
-It takes no new blocks from then on, and serves reads until it ends. A block goes after what stands
-before it, and to a node that has that already, where there is one. A node that is full takes what
-is worth more than what it would lose; one that is late is asked again.
+It takes no new blocks from then on, and serves reads until it ends. What it lacks it fetches for
+them as before: to compute that costs a reader more than what makes room for it here is worth. A
+block goes after what stands before it, and to a node that has that already, where there is one. A
+node that is full takes what is worth more than what it would lose; one that is late is asked again.
 """
 
 from __future__ import annotations
