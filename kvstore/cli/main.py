@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -75,8 +76,6 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `moonpool ls | head`
-        return 0
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "cryptography":
             print("moonpool: no cryptography here: pip install 'moonpool[node]'", file=sys.stderr)
@@ -92,12 +91,21 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         print(f"moonpool: {error}", file=sys.stderr)
         return 2
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads_on():  # `moonpool ls | head`
+            return 0
         said = [error.filename, error.strerror or str(error) or type(error).__name__]
         print(f"moonpool: {': '.join(str(one) for one in said if one)}", file=sys.stderr)
         return 1
     except KVStoreError as error:
         print(f"moonpool: {error}", file=sys.stderr)
         return 1
+
+
+def _nobody_reads_on() -> bool:
+    """What is printed goes to a pipe whose reader has left: of other pipes nobody is done."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return bool(poll.poll(0))
 
 
 def _print_the_rest() -> None:

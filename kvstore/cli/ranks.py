@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -58,10 +59,13 @@ class Ranks:
                 raise Unavailable(f"rank {rank} was not ready in {LOAD_SECONDS:.0f} s")
             if not process.stdout.readline():
                 raise ConfigError(f"rank {rank} did not start: what it said stands above")
-        for process in self._processes:
+        for rank, process in enumerate(self._processes, 1):
             assert process.stdin is not None
-            process.stdin.write(b"join\n")
-            process.stdin.flush()
+            try:
+                process.stdin.write(b"join\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                raise Unavailable(f"rank {rank} ended before all had loaded") from None
 
     def __enter__(self) -> Self:
         self.meeting = Path(tempfile.mkdtemp(prefix="moonpool-ranks-"))
@@ -99,7 +103,8 @@ def _reap(process: subprocess.Popen[bytes], deadline: float) -> None:
         process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            pipe.close()
+            with suppress(BrokenPipeError):  # the word that it did not live to read
+                pipe.close()
 
 
 def join() -> None:

@@ -176,20 +176,21 @@ def test_ctrl_c_is_an_interrupt_again_once_it_is_loaded() -> None:
         (OSError(28, "No space left on device"), "No space left on device\n"),
         (OSError("all of 2 addresses failed"), "all of 2 addresses failed\n"),
         (TimeoutError(), "TimeoutError\n"),
+        (BrokenPipeError(32, "Broken pipe"), "Broken pipe\n"),  # not that of what it prints
     ],
 )
 def test_what_the_system_refuses_is_told_with_what_is_known_of_it(
     error: OSError,
     said: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     def fails(_: object) -> int:
         raise error
 
     monkeypatch.setattr(roles, "run_roles", fails)
     assert main(["roles", "--conductor", "127.0.0.1:1"]) == 1
-    assert capsys.readouterr().err.startswith(f"moonpool: {said}")
+    assert capfd.readouterr().err.startswith(f"moonpool: {said}")
 
 
 @pytest.mark.parametrize(

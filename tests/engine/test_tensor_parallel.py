@@ -314,3 +314,17 @@ def test_a_rank_that_ends_a_moment_after_the_others_have_lost_it_is_named(
         ranks._processes.append(subprocess.Popen(dies, stdin=pipe, stdout=pipe))
         raise Unavailable("the others are lost")
     assert "rank 1 ended with -9" in capfd.readouterr().err
+
+
+def test_an_engine_whose_rank_ends_while_others_load_ends_with_an_error_and_leaves_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    loads, pipe = ["sh", "-c", "echo loaded; read word"], subprocess.PIPE
+    with pytest.raises(Unavailable, match="rank 1 ended before all"), Ranks([], 3) as ranks:
+        ranks._processes += [subprocess.Popen(loads, stdin=pipe, stdout=pipe) for _ in range(2)]
+        meeting = ranks.meeting
+        ranks._processes[0].kill()
+        ranks._processes[0].wait()
+        ranks.meet()
+    assert "rank 1 ended with -9" in capfd.readouterr().err
+    assert not meeting.exists() and ranks._processes[1].poll() is not None
