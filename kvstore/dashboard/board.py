@@ -19,7 +19,7 @@ from starlette.routing import Route
 from kvstore.dashboard.explained import Explain, Explained
 from kvstore.dashboard.watch import TICK_SECONDS, Watch
 from kvstore.dashboard.whatif import WhatIf
-from kvstore.errors import Broken, ConfigError, Overloaded
+from kvstore.errors import Broken, ConfigError, KVStoreError, Overloaded
 
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _PAGE = Path(__file__).parent / "page"
@@ -37,8 +37,8 @@ Recent = Callable[[], list[dict[str, Any]]]
 
 def routes(watch: Watch, recent: Recent, prefixes: Recent, explain: Explain) -> list[Route]:
     """As JSON: `recent` gives the last requests, the newest first; `prefixes` the beginnings that
-    prompts share; `explain` why a request was sent where it was, None where nobody remembers, and
-    may take a while."""
+    prompts share; `explain` why a request was sent where it was, None where nobody remembers; it
+    may take a while, and raises where those who might remember do not answer."""
 
     async def charts(call: Request) -> Response:
         return JSONResponse(
@@ -80,6 +80,8 @@ def routes(watch: Watch, recent: Recent, prefixes: Recent, explain: Explain) -> 
             return JSONResponse(found or {}, 200 if found else 404, headers=_HEADERS)
         except Overloaded as error:
             return JSONResponse({"error": str(error)}, 429, headers=_HEADERS)
+        except KVStoreError as error:  # whoever remembers may be one that does not answer
+            return JSONResponse({"error": str(error)}, 503, headers=_HEADERS)
 
     return [
         Route("/", _file(_PAGE / "board.html")),

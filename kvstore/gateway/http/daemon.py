@@ -24,7 +24,7 @@ from kvstore.clock import SystemClock
 from kvstore.config import OPEN, Credentials, GatewayConfig
 from kvstore.dashboard import board
 from kvstore.dashboard.watch import Watch
-from kvstore.errors import ConfigError, KVStoreError
+from kvstore.errors import ConfigError, Invalid
 from kvstore.garbage import keep_what_stands
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.http.app import app_of
@@ -83,7 +83,7 @@ async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
         def explain(request_id: str) -> dict[str, Any] | None:
             try:
                 return facts_of(conductors.explain(request_id))
-            except KVStoreError as unknown:
+            except Invalid as unknown:
                 log.debug("nobody explains %s: %s", request_id, unknown)
                 return None
 

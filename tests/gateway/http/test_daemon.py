@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import socket
 import subprocess
+import urllib.error
+import urllib.request
 from contextlib import ExitStack
 from functools import partial
 
@@ -35,3 +37,13 @@ def test_callers_that_stay_leave_it_files_for_its_engines(
         ai = parts.enter_context(client_of(gateway)).with_options(timeout=SECONDS)
         answer = ai.completions.create(model="tiny", prompt="w1 w2", max_tokens=4)
         assert answer.usage is not None and answer.usage.prompt_tokens
+
+
+def test_a_conductor_that_does_not_answer_may_remember_what_one_that_does_has_not_heard_of(
+    house: House,
+) -> None:
+    nowhere = "--conductor=127.0.0.1:1"
+    for name, knows, code in (("known", house.knows, 404), ("unknown", (nowhere,), 503)):
+        with house.serving(name, *knows) as gateway, pytest.raises(urllib.error.HTTPError) as told:
+            urllib.request.urlopen(f"http://{gateway.address}/board/requests/r", timeout=60)
+        assert told.value.code == code
