@@ -204,3 +204,8 @@ def answered(call: Any) -> bool:
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         return False
     return True
+
+
+def test_vllm_says_how_much_of_a_prompt_was_found_or_there_is_no_hit_rate() -> None:
+    [engine] = [one for pod in PODS.values() for one in containers(pod) if one["name"] == "vllm"]
+    assert "--enable-prompt-tokens-details" in engine["args"]
