@@ -91,7 +91,7 @@ class MoonpoolProm(KVConnectorPromMetrics):
             name: self._gauge_cls(
                 name=_LISTED[name].exposed,
                 documentation=_LISTED[name].text,
-                labelnames=[*labels, "tenant"],
+                labelnames=labels,
                 multiprocess_mode="mostrecent",
             )
             for name in SAVED
@@ -109,7 +109,7 @@ class MoonpoolProm(KVConnectorPromMetrics):
                 for seconds in value:
                     self._seconds.labels(*labels).observe(seconds)
             elif name in SAVED:
-                self._saved[name].labels(*labels, "default").set(value)
+                self._saved[name].labels(*labels).set(value)
             else:
                 more = [reason] if reason else []
                 self._counters[name].labels(*labels, *more).inc(value)
