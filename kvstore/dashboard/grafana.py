@@ -54,6 +54,7 @@ def dashboard(uid: str, title: str, panels: Sequence[Panel]) -> dict[str, Any]:
 def _panel(number: int, panel: Panel) -> dict[str, Any]:
     row, column = divmod(number, _COLUMNS)
     stacking = {"mode": "normal" if panel.stacked else "none"}
+    stands_on_zero = {} if panel.signed else {"min": 0}
     return {
         "id": number + 1,
         "type": "timeseries",
@@ -64,7 +65,7 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
         "fieldConfig": {
             "defaults": {
                 "unit": _UNITS[panel.unit],
-                "min": 0,
+                **stands_on_zero,
                 "custom": {"stacking": stacking, "fillOpacity": 25 if panel.stacked else 0},
             },
             "overrides": [],

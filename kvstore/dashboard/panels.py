@@ -39,6 +39,7 @@ class Panel:
     unit: Unit
     lines: tuple[Line, ...]
     stacked: bool = False  # parts of a whole
+    signed: bool = False  # an estimate, which may be below 0
 
 
 def _tail(name: str, metric: str, where: str = "") -> tuple[Line, ...]:
@@ -234,6 +235,7 @@ VLLM_PANELS = (
         "How many seconds of waiting has the pool saved, by what hits that were computed took?",
         Unit.SECONDS,
         (Line("saved", Now(CONNECTOR["connector_ttft_saved_seconds"])),),
+        signed=True,
     ),
     Panel(
         "vllm_saved_gpu",
@@ -241,5 +243,6 @@ VLLM_PANELS = (
         "How many seconds of GPUs has the pool saved, by what hits that were computed took?",
         Unit.SECONDS,
         (Line("saved", Now(CONNECTOR["connector_gpu_saved_seconds"])),),
+        signed=True,
     ),
 )

@@ -27,3 +27,9 @@ def test_every_chart_is_there_with_all_its_lines_and_none_lies_on_another(
     assert [len(one["targets"]) for one in found] == [len(one.lines) for one in panels]
     places = {(one["gridPos"]["x"], one["gridPos"]["y"]) for one in found}
     assert len(places) == len(found) == len({one["id"] for one in found})
+
+
+def test_what_may_fall_below_nothing_is_shown_there_and_all_else_stands_on_zero() -> None:
+    panels = [one for text in grafana.files().values() for one in json.loads(text)["panels"]]
+    below = {one["title"] for one in panels if "min" not in one["fieldConfig"]["defaults"]}
+    assert below == {one.title for one in VLLM_PANELS if one.key.startswith("vllm_saved")}
