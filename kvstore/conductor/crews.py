@@ -56,11 +56,14 @@ class Crews:
         return crew, self._in_flight[whose]
 
     def enter(self, whose: Whose, facts: Facts, now: float) -> Engine:
-        """An engine begins to report; one under its id is no more. Raises `Invalid` where it is
-        of another kind than the others there, and `Overloaded`."""
+        """An engine begins to report; one of its node under its id is no more. Raises `Invalid`
+        where one of another node reports under it, or where it is of another kind than the others
+        there, and `Overloaded`."""
         crew = self._crews.get(whose)
         if crew is not None:
             before = crew.by_id.get(facts.engine_id)
+            if before is not None:
+                _check_node(before.facts, facts)
             _check_same(crew, facts, alone=len(crew.by_id) == (before is not None))
             _check_stands(crew, facts)
             if before is not None:
@@ -169,6 +172,17 @@ class Crews:
     def _forget_host(self, number: int) -> None:
         for crew in self._crews.values():
             crew.forget_host(number)
+
+
+def _check_node(before: Facts, facts: Facts) -> None:
+    """Two that have one id would take it from each other for ever: the first has it until it is
+    silent, as an engine is that comes back with another node."""
+    if before.node_id != facts.node_id:
+        raise Invalid(
+            f"engine.engine_id = {facts.engine_id!r}: an engine of node {before.node_id} reports "
+            "under it. Loopback addresses of two hosts are alike: who serves at one reports to a "
+            "conductor that no other host's engines report to"
+        )
 
 
 def _check_same(crew: Crew, facts: Facts, alone: bool) -> None:

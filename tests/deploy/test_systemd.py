@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.confined import UNKNOWN
-from tests.deploy.files import DEPLOY, UNITS, unit_lines
+from tests.deploy.files import DEPLOY, UNITS, systemd_runs, unit_lines
 from tests.tree import ROOT
 
 
@@ -82,6 +83,19 @@ def test_what_is_compiled_for_a_gpu_is_kept_where_an_engine_may_write(
         monkeypatch.setenv(*pair.split("="))
     kept = Path(triton.knobs.cache.dir)
     assert kept.is_relative_to(f"/var/cache/{told['CacheDirectory']}")
+
+
+def test_an_engine_that_serves_loopback_is_known_to_the_conductor_of_its_own_host_alone() -> None:
+    """Under another host's it is where that host has one, too, and gateways there would ask it."""
+    named = {
+        run.arguments[0]: {
+            given
+            for option, given in pairwise(run.arguments)
+            if option == ("--listen" if run.arguments[0] == "conductor" else "--conductor")
+        }
+        for run in systemd_runs()
+    }
+    assert named["engine"] == named["serve"] == named["conductor"] and len(named["engine"]) == 1
 
 
 def test_the_guide_puts_every_file_there_that_the_settings_name() -> None:
