@@ -257,6 +257,11 @@ class Slabs:
     def capacity_bytes(self) -> int:
         return len(self._slabs) * self.slab_bytes
 
+    @property
+    def usable_bytes(self) -> int:
+        """Of `capacity_bytes`, those of slabs that are not retired, or in use yet."""
+        return sum(self.slab_bytes for slab in self._slabs if slab.used or not slab.retired)
+
     def check(self) -> None:
         in_service = [slab for slab in self._slabs if not slab.retired]
         assert self.any_retired == (len(in_service) < len(self._slabs)), "retired, and not known"

@@ -23,6 +23,7 @@ from kvstore import traces
 from kvstore.block import Miss
 from kvstore.clock import SystemClock
 from kvstore.config import Credentials, NodeConfig, host_name
+from kvstore.core.slabs import Slabs
 from kvstore.disk.division import files_kept
 from kvstore.failpoint import arm, failpoint
 from kvstore.garbage import keep_what_stands
@@ -214,7 +215,7 @@ class Node:
             *(config.shm_socket, self._arena, self._lending.handle, self._sessions, store),
             answering,
         )
-        look_up(self._counters, store, self._sessions, self._capacities())
+        look_up(self._counters, store, self._sessions, self._slabs())
         metrics = MetricsPort(self._counters, config.tls)
         if config.metrics:
             await metrics.listen(config.metrics)
@@ -357,7 +358,7 @@ class Node:
             node_id=self.node_id,
             epoch=self.epoch,
             address=address,
-            tiers=self._capacities(),
+            tiers={name: one.capacity_bytes for name, one in self._slabs().items()},
             transports=("shm", *self._config.transports, "grpc"),
             labels=self._labels(),
             state="serving",
@@ -366,10 +367,10 @@ class Node:
     def _labels(self) -> dict[str, str]:
         return {"host": host_name()} | dict(self._config.labels)
 
-    def _capacities(self) -> dict[str, int]:
+    def _slabs(self) -> dict[str, Slabs]:
         blocks = self._blocks
         tiers = {"hbm": blocks.hbm, "dram": blocks.slabs, "ssd": blocks.ssd}
-        return {name: slabs.capacity_bytes for name, slabs in tiers.items() if slabs is not None}
+        return {name: slabs for name, slabs in tiers.items() if slabs is not None}
 
     async def _expire(self, store: Store) -> None:
         while True:

@@ -306,6 +306,7 @@ def test_a_retired_slab_gives_out_no_slot_and_keeps_those_in_use_until_they_are_
     slabs.check()
     assert slabs.retired(one) and slabs.at(0) is one
     assert slabs.room(owner, 50) == 2
+    assert (slabs.usable_bytes, slabs.capacity_bytes) == (2 * SLAB, 3 * SLAB)
     left = [slabs.take(owner, 50), slabs.take(owner, 50)]
     assert [slot and slot.offset for slot in left] == [2 * SLAB, 2 * SLAB + 50]
     assert slabs.take(owner, 50) is None and slabs.take((b"a", 0), 10) is None
@@ -313,6 +314,7 @@ def test_a_retired_slab_gives_out_no_slot_and_keeps_those_in_use_until_they_are_
     slabs.give_all([one])
     slabs.check()
     assert one.generation > generation, "who still reads it must see that it is gone"
+    assert slabs.usable_bytes == SLAB
     assert slabs.take(owner, 50) is None and slabs.at(0) is None
     with pytest.raises(AssertionError, match="a part of a slab"):
         slabs.retire(0, SLAB + 1)
@@ -341,6 +343,7 @@ def test_whatever_is_retired_when_no_later_slot_is_there(seed: int) -> None:
     for number in retired:
         slabs.resume(number * SLAB, (number + 1) * SLAB)
         slabs.check()
+    assert slabs.usable_bytes == slabs.capacity_bytes
     slabs.give_all(used[len(used) // 2 :])
     assert slabs.empty_slabs == SLABS, "what is resumed is given out as before"
 
