@@ -27,7 +27,7 @@ from tests.nodes import eventually
 
 BLOCK_TOKENS = 64
 BROWSER_SECONDS = 90.0
-ANSWER_SECONDS = 300.0  # the first that simulates compiles
+ANSWER_SECONDS = 900.0  # the first that simulates compiles
 KEYS = f'secret = "{"0f" * 32}"\n[client.web]\nkeys = ["{"1f" * 32}"]\n'
 PAGE_MS = 12_000  # of the page's own time: several looks
 # In a container there is no user namespace for its sandbox; it is shown nothing but this page.
@@ -95,6 +95,21 @@ def fetched(gateway: Child, path: str) -> tuple[bytes, dict[str, str]]:
     asked = f"http://{gateway.address}{path}"
     with urllib.request.urlopen(asked, timeout=ANSWER_SECONDS) as answer:
         return answer.read(), dict(answer.headers)
+
+
+def answered(gateway: Child, question: str) -> dict[str, Any]:
+    """Asked again for as long as it takes, as the page does."""
+
+    def told() -> dict[str, Any] | None:
+        try:
+            found = fetched(gateway, f"/board/whatif/answer?{question}")[0]
+        except urllib.error.HTTPError as error:
+            assert error.code == 429, error
+            return None
+        return dict(json.loads(found))
+
+    answer: dict[str, Any] = eventually(told, ANSWER_SECONDS)
+    return answer
 
 
 def test_the_figures_are_those_of_the_charts_behind_them(page: Page) -> None:
@@ -241,9 +256,7 @@ def test_what_would_be_is_shown_for_two_clusters_side_by_side(
     if browser is None:
         pytest.skip("no browser here")
     asked = {"left": "rate=12&prefill=1&decode=1", "right": "rate=12&prefill=4&decode=4"}
-    told = [
-        json.loads(fetched(gateway, f"/board/whatif/answer?{one}")[0]) for one in asked.values()
-    ]
+    told = [answered(gateway, one) for one in asked.values()]
     assert told[0]["outcome"]["share"] < told[1]["outcome"]["share"]
     address = f"http://{gateway.address}/whatif?{urllib.parse.urlencode(asked)}"
     opened = ["--dump-dom", f"--virtual-time-budget={4 * PAGE_MS}", address]
@@ -258,6 +271,7 @@ def test_a_question_that_cannot_be_is_refused_and_only_one_is_answered_at_a_time
     with pytest.raises(urllib.error.HTTPError) as refused:
         fetched(gateway, "/board/whatif/answer?rate=0")
     assert refused.value.code == 400 and "rate = '0'" in json.load(refused.value)["error"]
+    answered(gateway, "rate=49&prefill=8&decode=8")  # compiled by then
 
     def ask(rate: int) -> int:
         try:
