@@ -147,7 +147,7 @@ def _digest(path: str, load_format: str) -> str:
 
 def _began() -> float:
     """When this process did, as files have it."""
-    return psutil.Process().create_time()
+    return float(psutil.Process().create_time())
 
 
 def _extra(settings: Settings) -> str:
