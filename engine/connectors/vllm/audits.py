@@ -35,6 +35,11 @@ class Audits:
         # vLLM may schedule a step before it has heard of the last.
         self._under_way: dict[str, deque[tuple[Audit, bool]]] = {}
 
+    @property
+    def found_wrong(self) -> bool:
+        """Whether stored KV was wrong, or of a layout that is misread here."""
+        return bool(self._trust.quarantined or self._trust.wrong)
+
     def loads(self, tracked: Tracked, begin: int, end: int, origins: Collection[int]) -> bool:
         """Whether a hit of tokens [begin, end) is loaded. A request that asks again, as after a
         preemption, is not drawn again; whose blocks it finds, and whether these may be used, is as

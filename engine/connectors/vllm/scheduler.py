@@ -152,8 +152,8 @@ class SchedulerSide:
             return 0, False
         tracked.asked, tracked.audit, tracked.miss = True, None, ""
         if tracked.follow:
-            # Nothing of it may be there yet: its writer was told to compute all of it.
-            tracked.end = max(computed, tracked.chains()[0].token_count)
+            # Whose blocks they will be is not known yet: they might be of those that were wrong.
+            tracked.end = computed if self._audits.found_wrong else tracked.follows_to(computed)
             return tracked.end - computed, tracked.end > computed
         answer = self._answers.get(tracked.id)
         if answer is None or not answer.fresh:

@@ -75,6 +75,13 @@ class Tracked:
         self.timed = False
         self.rests = range(0)  # tokens computed with nothing to do for us: see `rest`
 
+    def follows_to(self, computed: int) -> int:
+        """Up to which token a prefill is followed, of which vLLM has the first `computed`. Nothing
+        of it may be there yet: its writer was told to compute all of it."""
+        chain = self.chains()[0]
+        short = chain.token_count % chain.block_tokens  # its last block, loaded whole or not at all
+        return computed if computed > chain.token_count - short else chain.token_count
+
     def rest(self, writes: bool) -> None:
         """Until it fills its next block, steps have nothing to do with one that decodes. They look
         at hundreds of these, on the thread that all of them wait for."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kvstore.client import KVGroup, KVSpec
 from kvstore.engine.connectors.vllm import scheduler as module
 from kvstore.engine.connectors.vllm.messages import Loaded, Report
 from tests.connectors.vllm.test_scheduler import Late, ready, request, side
@@ -59,3 +61,36 @@ def test_what_is_loaded_behind_a_prefill_was_neither_looked_for_nor_found_in_the
     here.heard(Report(loaded={"f": Loaded(16, 16, 32, 0.5, follows=True)}), {"f"})
     counted = {"followed_tokens": 16, "failed_tokens": 16, "load_seconds": [0.5]}
     assert (here.taken().data, used) == (counted, [])
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_no_prefill_is_followed_once_any_kv_was_found_wrong(
+    monkeypatch: pytest.MonkeyPatch, random: bool
+) -> None:
+    """A hit's origins are looked at. Of what is followed nobody knows them before it is there."""
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, follows = side(), request("f", follow="name")
+    here.ready(ready())
+    here.arrived(follows)
+    assert here.matched(follows, 0) == (32, True)
+    here._audits._trust.differed({7}, "layer 0", random=random)
+    assert here.matched(follows, 0) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("computed", "found"), [(48, (48, True)), (64, (32, True)), (80, (0, False)), (96, (0, False))]
+)
+def test_a_prefill_is_not_followed_where_vllm_has_a_part_of_its_last_short_block(
+    monkeypatch: pytest.MonkeyPatch, computed: int, found: tuple[int, bool]
+) -> None:
+    """Of a full block the rest is loaded. Of a short one it is not, and the load would fail."""
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    group = KVGroup(layers=(0,), kv_heads=1, head_dim=8, block_tokens=64)
+    spec = KVSpec(model="m", revision="r", dtype="float32", groups=(group,)).canonical()
+    here, follows = side(), request("f", follow="name")
+    here.ready({rank: replace(one, spec=spec) for rank, one in ready().items()})
+    follows.all_token_ids = list(range(100))
+    follows.num_tokens = follows.num_prompt_tokens = 100
+    here.arrived(follows)
+    assert here._here.tracked["f"].chains()[0].tokens == (64, 32)
+    assert here.matched(follows, computed) == found
