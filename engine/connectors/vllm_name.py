@@ -99,7 +99,15 @@ def check(model: Any) -> None:
 
 def turned_by(model: Any) -> dict[str, str]:
     """What turns the keys of this model, and its queries where later keys show it."""
-    return rope_of(model.hf_text_config, model.max_model_len) | tuning_of(model)
+    return rope_of(model.hf_text_config, built_for(model)) | tuning_of(model)
+
+
+def built_for(model: Any) -> int:
+    """The longest prompt that this model was built for: where that is to be what memory holds
+    (`--max-model-len auto`), all that the model can, as vLLM looks at memory only then."""
+    auto = model.original_max_model_len == -1
+    length: int = model.get_and_verify_max_len(-1) if auto else model.max_model_len
+    return length
 
 
 def rope_of(text: Any, length: int) -> dict[str, str]:
@@ -147,5 +155,5 @@ def tuning_of(model: Any) -> dict[str, str]:
     if model.hf_text_config.model_type != "llama4_text":
         return {}
     said = model.try_get_generation_config() | model.override_generation_config
-    is_tuned = said.get("attn_temperature_tuning", model.max_model_len > LLAMA4_UNTUNED_TOKENS_MAX)
+    is_tuned = said.get("attn_temperature_tuning", built_for(model) > LLAMA4_UNTUNED_TOKENS_MAX)
     return {"attn_temperature_tuning": str(bool(is_tuned))}

@@ -43,6 +43,7 @@ def vllm(
     about: dict[str, Any] = {
         "model": MODEL,
         "max_model_len": 4_096,
+        "original_max_model_len": 4_096,
         "hf_text_config": text,
         "using_transformers_backend": lambda: transformers,
         "is_prefix_caching_supported": True,

@@ -34,6 +34,7 @@ from kvstore.engine.connectors.vllm_name import (
     revision_of,
     rope_of,
     tuning_of,
+    turned_by,
 )
 from kvstore.engine.connectors.vllm_told import ENVIRONMENT
 from tests.connectors import untold
@@ -232,6 +233,7 @@ def llama4(length: int, generation: dict[str, Any], override: dict[str, Any]) ->
     return SimpleNamespace(
         hf_text_config=SimpleNamespace(model_type="llama4_text"),
         max_model_len=length,
+        original_max_model_len=length,
         try_get_generation_config=lambda: dict(generation),
         override_generation_config=override,
     )
@@ -243,6 +245,19 @@ def test_an_engine_of_longer_prompts_has_other_kv_of_llama_4_unless_it_is_told()
     assert short != long
     assert tuning_of(llama4(512, tuned, {})) == tuning_of(llama4(32_769, {}, tuned)) == long
     assert tuning_of(llama4(131_072, tuned, not_tuned)) == short
+
+
+def test_an_engine_that_fits_its_prompts_to_memory_has_kv_as_of_all_that_its_model_can() -> None:
+    """vLLM builds the model before it knows of how much memory is left."""
+    fitted = llama4(20_000, {}, {})
+    fitted.original_max_model_len = -1
+    fitted.get_and_verify_max_len = lambda told: 131_072 if told == -1 else told
+    assert (
+        tuning_of(fitted) == tuning_of(llama4(131_072, {}, {})) != tuning_of(llama4(20_000, {}, {}))
+    )
+    fitted.hf_text_config = SimpleNamespace(model_type="phi3", rope_parameters=LONG)
+    fitted.max_model_len = 4_096
+    assert turned_by(fitted) == rope_of(fitted.hf_text_config, 131_072)
 
 
 def test_other_models_are_named_as_they_were() -> None:
@@ -273,6 +288,7 @@ def test_pages_that_vllm_keeps_below_a_window_are_loaded_with_it(
 def test_what_lmcache_s_plug_in_asks_of_vllm_beside_this_is_there() -> None:
     assert callable(get_current_vllm_config_or_none)
     assert callable(ModelConfig.get_layers_start_end_indices)
+    assert callable(ModelConfig.get_and_verify_max_len)
     assert VllmConfig().lora_config is None, "and where there are adapters it is something"
     assert VllmConfig().weight_transfer_config is None
     said = {one.name for one in fields(ModelConfig)}
