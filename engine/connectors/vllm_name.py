@@ -93,6 +93,10 @@ def check(model: Any) -> None:
             "vLLM reuses no prefixes of this model, as with MEAN, CLS or STEP pooling: its prompts "
             "are computed whole"
         )
+    if getattr(model, "is_diffusion", False):
+        raise Unsupported(
+            "a diffusion model: KV of an answer may be of a canvas, not of its tokens"
+        )
     if model.using_transformers_backend():
         check_steady(model.hf_text_config, model.max_model_len)
 

@@ -143,11 +143,10 @@ def draft_layers(config: VllmConfig, caches: KVCacheConfig) -> set[str]:
 def _group(
     config: VllmConfig, index: int, spec: Any, names: list[str]
 ) -> tuple[GroupFacts, KVGroup]:
-    kind = type(spec)
+    kind, called = type(spec), f"KV cache group {index} ({names[0]} and {len(names) - 1} more)"
     if kind not in (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec):
         raise Unsupported(
-            f"KV cache group {index} ({names[0]} and {len(names) - 1} more) is a {kind.__name__}; "
-            "full, sliding-window and MLA attention are supported"
+            f"{called} is a {kind.__name__}; full, sliding-window and MLA attention are supported"
         )
     if spec.kv_quant_mode != KVQuantMode.NONE:
         raise Unsupported(f"kv_cache_dtype {config.cache_config.cache_dtype!r}: use 'auto'")
@@ -160,7 +159,7 @@ def _group(
     names = sorted(names, key=extract_layer_index)
     backend, isa = _backend(config, names)
     mla = kind is MLAAttentionSpec
-    head_first, heads, total, writes = _heads(config, spec, mla)
+    head_first, heads, total, writes = _heads(config, spec, mla, called)
     window = spec.sliding_window if kind is SlidingWindowSpec else 0
     split = backend in TOKEN_BY_TOKEN
     packed = spec.state_content_size_bytes // spec.dtype.itemsize
@@ -180,7 +179,9 @@ def _group(
     return facts, group
 
 
-def _heads(config: VllmConfig, spec: AttentionSpec, mla: bool) -> tuple[int, int, int, bool]:
+def _heads(
+    config: VllmConfig, spec: AttentionSpec, mla: bool, called: str
+) -> tuple[int, int, int, bool]:
     """This rank's first KV head, how many it has, how many there are, and whether it stores."""
     tp, rank = config.parallel_config.tensor_parallel_size, get_tensor_model_parallel_rank()
     total = 1 if mla else config.model_config.get_total_num_kv_heads()
@@ -190,7 +191,8 @@ def _heads(config: VllmConfig, spec: AttentionSpec, mla: bool) -> tuple[int, int
         heads, first, writes = 1, rank * total // tp, rank % (tp // total) == 0
     if spec.num_kv_heads != heads:
         raise Unsupported(
-            f"a rank has {spec.num_kv_heads} KV heads of {total} over {tp} ranks, not {heads}"
+            f"{called} has {spec.num_kv_heads} KV heads at a rank, not {heads}, as of the model's "
+            f"{total} over {tp} ranks: layers that differ in how many they have are not supported"
         )
     return first, heads, total, writes
 

@@ -230,6 +230,7 @@ def test_weights_that_vllm_does_not_name_need_a_name(
         ({"transformers": True, "rope": DYNAMIC, "max_model_len": 8_192}, "RoPE of type dynamic"),
         ({"transformers": True, "rope": LONG, "max_model_len": 8_192}, "RoPE of type longrope"),
         ({"is_prefix_caching_supported": False}, "vLLM reuses no prefixes of this model"),
+        ({"is_diffusion": True}, "a diffusion model"),
         ({"enable_prompt_embeds": True}, "enable_prompt_embeds: LMCache names prompts by their"),
         ({"weight_transfer": SimpleNamespace(backend="nccl")}, "weight_transfer_config: weights"),
         ({"parallel": {"decode_context_parallel_size": 2}}, "decode_context_parallel_size 2 is"),

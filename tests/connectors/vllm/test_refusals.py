@@ -12,6 +12,7 @@ import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, MambaSpec
 
 from kvstore.engine.connectors.unsupported import Unsupported
+from kvstore.engine.connectors.vllm import facts as module
 from kvstore.engine.connectors.vllm.facts import SPLITS, _group, facts_of
 from kvstore.engine.connectors.vllm.settings import Settings
 from tests.connectors.vllm.engine import EngineFailed, engine
@@ -66,6 +67,32 @@ def test_a_model_of_which_vllm_itself_reuses_no_prefix_is_refused() -> None:
     )
     with pytest.raises(Unsupported, match="vLLM reuses no prefixes of this model"):
         facts_of(config, SimpleNamespace(), Settings())
+
+
+def test_a_diffusion_model_is_refused() -> None:
+    """What it has computed of an answer is of a canvas, which changes with every step."""
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(**dict.fromkeys(SPLITS, 1)),
+        model_config=SimpleNamespace(is_prefix_caching_supported=True, is_diffusion=True),
+    )
+    with pytest.raises(Unsupported, match="a diffusion model"):
+        facts_of(config, SimpleNamespace(), Settings())
+
+
+def test_a_model_whose_layers_differ_in_their_kv_heads_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_backend", lambda *_: ("FLASH_ATTN", ""))
+    monkeypatch.setattr(module, "get_tensor_model_parallel_rank", lambda: 0)
+    sizes = {"block_size": 32, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
+        model_config=SimpleNamespace(get_total_num_kv_heads=lambda: 8),
+    )
+    with pytest.raises(
+        Unsupported, match=r"group 1 \(model.layers.5.* and 0 more\) has 2 KV heads"
+    ):
+        _group(config, 1, FullAttentionSpec(**sizes), ["model.layers.5.self_attn.attn"])
 
 
 def test_rope_that_goes_by_the_batch_is_refused() -> None:
