@@ -6,7 +6,7 @@ workers say what they keep, or by which weights of an adapter they compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from kvstore.client import Client
@@ -94,7 +94,9 @@ class Requests:
 
     def over(self, request: str) -> Tracked | None:
         other, tracked = self.others.pop(request, None), self.tracked.pop(request, None)
-        self._ends_hand_offs([one for one in (other, tracked) if one is not None])
+        for one in (other, tracked):
+            if one is not None:
+                self._ends_hand_off(one.request)
         return tracked
 
     def handed(self) -> list[str]:
@@ -125,14 +127,15 @@ class Requests:
         self._leave_out([one for one in under if adapters.of(one.request) != one.adapter])
 
     def _leave_out(self, some: list[Tracked]) -> None:
-        self._ends_hand_offs(some)
         for one in some:
+            self._ends_hand_off(one.request)
             self._drop(one.id)
             del self.tracked[one.id]
             self.others[one.id] = LeftOut(one.request, one.end, one.ran, apart=True)
 
-    def _ends_hand_offs(self, some: Sequence[Tracked | LeftOut]) -> None:
-        self._handed += [name for one in some if (name := hand_off_of(one.request))]
+    def _ends_hand_off(self, request: Any) -> None:
+        if name := hand_off_of(request):
+            self._handed.append(name)
 
     def _tracked(self, request: Any) -> Tracked | None:
         if not self._clients:
@@ -142,7 +145,10 @@ class Requests:
         except Nameless as nameless:
             if why := str(nameless):
                 self._tell(f"requests with {why} are not kept in the pool")
+                self._ends_hand_off(request)
             return None
+        if content.apart:
+            self._ends_hand_off(request)  # nobody else finds what it stores
         tracked = Tracked(request, self._clients, self._align, content)
         if tracked.misnamed:
             self._tell("a hand-off is left out whose name no node takes: 1,024 bytes, no \\0")

@@ -51,9 +51,10 @@ class Tracked:
             Chain((), (), one.space.layout.block_tokens) for one in clients
         )
         said = said_of(request)
+        if content.apart:
+            said = {}  # neither knows the other's names for its blocks
         self.hand_off = str(said.get("hand_off") or "")  # others follow this prefill by this name
-        # This one follows another's; whose names for it we do not know once we have our own.
-        self.follow = "" if content.apart else str(said.get("follow") or "")
+        self.follow = str(said.get("follow") or "")  # this one follows another's
         self.follow_at = str(said.get("follow_at") or "")  # on that host, where it is another
         self.misnamed = not all(map(is_name, (self.hand_off, self.follow, self.follow_at)))
         if self.misnamed:

@@ -99,6 +99,25 @@ def test_a_hand_off_is_over_with_its_request_and_where_that_is_left_out(
     assert here.step(ran()).over == ["of r"], "said again, which changes nothing"
 
 
+def test_who_cannot_be_followed_for_what_it_is_says_so_as_it_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its followers would wait until it is over for blocks that they know by other names."""
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here, told = side(), {"moonpool": {"hand_off": "streamed"}}
+    here.ready(ready())
+    here.arrived(fresh("s", resumable=True, kv_transfer_params=told))
+    here.arrived(fresh("u", lora_request=asked(), kv_transfer_params={**told}))
+    assert here.step(ran()).over == ["streamed"], "an adapter may be known soon"
+    here.keep_apart("weights may change in place")
+    apart = fresh("a", kv_transfer_params={"moonpool": {"hand_off": "apart", "follow": "other"}})
+    here.arrived(apart)
+    here.allocated(apart, PAGES, 0)
+    step = here.step(ran(a=40))
+    assert step.over == ["apart"]
+    assert [one.hand_off for one in step.saves] == [""], "stored for this engine alone"
+
+
 def test_the_last_blocks_of_a_hand_off_are_reserved_before_it_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
