@@ -117,6 +117,12 @@ class Loaded:
     follows: bool = False  # a prefill: it waited more than it loaded
     stale: Adapter | None = None  # under which it was to go on; its files, or its number's, changed
 
+    def all_or_nothing(self) -> Loaded:
+        """What is left of it where vLLM throws away all of a load that did not get all."""
+        if self.tokens == self.wanted:
+            return self
+        return replace(self, good=self.good - self.tokens, tokens=0)
+
     def and_of(self, rank: Loaded) -> Loaded:
         """What became of it at this rank and that one: what is good is good at both."""
         worse = min(self, rank, key=lambda each: (each.good, -each.seconds))

@@ -128,9 +128,14 @@ class WorkerSide:
     def ended(self) -> tuple[set[str], set[str], set[str]]:
         """Requests whose last blocks are stored, that are loaded, and whose load failed."""
         sent = {save.request for save in self._step.saves if save.finished}
-        self._report.loaded = self._loads.finished(0.0 if self._computed else IDLE_SECONDS)
+        loaded = self._loads.finished(0.0 if self._computed else IDLE_SECONDS)
         failed = self._loads.failed()
-        return sent, set(self._report.loaded), set() if self._by_page else failed
+        if self._by_page:
+            failed = set()  # `bad_pages` says of each from where on
+        else:
+            loaded = {name: one.all_or_nothing() for name, one in loaded.items()}
+        self._report.loaded = loaded
+        return sent, set(loaded), failed
 
     def bad_pages(self) -> set[int]:
         """Pages that hold nothing good, where vLLM can be told by page."""

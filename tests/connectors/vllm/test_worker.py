@@ -16,7 +16,16 @@ from kvstore.engine.connectors.vllm import worker as module
 from kvstore.engine.connectors.vllm.compare import NOTHING
 from kvstore.engine.connectors.vllm.facts import Facts, GroupFacts
 from kvstore.engine.connectors.vllm.loaded_adapters import LoadedAdapters
-from kvstore.engine.connectors.vllm.messages import Compare, Load, Part, Report, Save, Step, Verdict
+from kvstore.engine.connectors.vllm.messages import (
+    Compare,
+    Load,
+    Loaded,
+    Part,
+    Report,
+    Save,
+    Step,
+    Verdict,
+)
 from kvstore.engine.connectors.vllm.settings import Settings
 from kvstore.engine.connectors.vllm.worker import WorkerSide
 from tests.connectors.vllm.test_contents import Loader, asked
@@ -167,3 +176,18 @@ def test_of_what_several_ranks_compare_as_much_is_proven_as_all_of_them_had() ->
     had, lacked = (Report(verdicts={"a": Verdict(n, 1.0, 0.1 * n, "")}) for n in (2, 0))
     assert had.aggregate(lacked).verdicts == lacked.aggregate(had).verdicts
     assert had.aggregate(lacked).verdicts["a"] == Verdict(0, 1.0, 0.2, "")
+
+
+@pytest.mark.parametrize(
+    ("vllm_groups", "left"), [(1, Loaded(48, 32, 64, 0.5)), (2, Loaded(16, 0, 64, 0.5))]
+)
+def test_of_a_load_that_was_cut_short_nothing_counts_where_vllm_throws_all_of_it_away(
+    monkeypatch: pytest.MonkeyPatch, vllm_groups: int, left: Loaded
+) -> None:
+    ended = {"cut": Loaded(48, 32, 64, 0.5), "whole": Loaded(64, 64, 64, 0.5)}
+    with closing(one_of(vllm_groups)) as worker:
+        monkeypatch.setattr(worker._loads, "finished", lambda _: dict(ended))
+        assert worker.ended()[1] == {"cut", "whole"}
+        report = worker.report()
+    assert report is not None
+    assert report.loaded == {"cut": left, "whole": ended["whole"]}
