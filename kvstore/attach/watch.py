@@ -133,7 +133,7 @@ class Watch:
             if self._over:
                 return
             made = self._messages[at].made
-            if made > self._known[at]:
+            if not made or made > self._known[at]:  # one that says no time is taken at its word
                 self.fleet.take(at, time.monotonic(), events)
                 self._taken[at] = made
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from typing import Any
 
 from tqdm import tqdm
@@ -127,14 +128,19 @@ def _move_out(stub: Any, seconds: int) -> str:
     """Have the node do so; what became of it. A node that has begun takes nothing new any more,
     and so is to end whether or not it is done in time."""
     keeps = bool(stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS).ssd)
+    timeout = seconds + _GRACE_SECONDS
+    ends = time.monotonic() + timeout
     reply, request = pb.MoveOutReply(), pb.MoveOutRequest(seconds=seconds)
     try:
         with _bar() as bar, typed_errors("the node"):
-            for reply in stub.MoveOut(request, timeout=seconds + _GRACE_SECONDS):
+            for reply in stub.MoveOut(request, timeout=timeout):
                 bar.total = reply.blocks
                 bar.update(reply.moved + reply.elsewhere - bar.n)
-    except Unavailable as error:  # if it is gone, it cannot be drained either, and that is told
-        return f"moving out ended early: {error}; {_moved(reply, keeps)}"
+    except Unavailable as error:
+        if time.monotonic() < ends:
+            raise  # there is time to move the rest: it may be drained again
+        so_far = f"; {_moved(reply, keeps)}" if reply.blocks else ""
+        return f"the node was not done with moving out: {error}{so_far}"
     except KeyboardInterrupt:
         text = "the node takes no new blocks by now and serves on: end it by `drain --no-move`"
         print(f"moonpool: {text}", file=sys.stderr)

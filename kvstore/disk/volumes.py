@@ -8,7 +8,7 @@ path can be added, moved among the others, or taken away, and the others lose no
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from kvstore.disk.head import Address
@@ -54,6 +54,15 @@ class Volumes:
         size = self.disks[path].file_bytes
         begin = self._bases[path] + number * size
         return begin, begin + size
+
+    def spans(self, files: Iterable[int]) -> list[tuple[int, int]]:
+        """The same of several, in order: of files that lie side by side one."""
+        found: list[tuple[int, int]] = []
+        for begin, end in map(self.span, sorted(files)):
+            if found and found[-1][1] == begin:
+                begin, _ = found.pop()
+            found.append((begin, end))
+        return found
 
     def called(self, file: int) -> str:
         """A file's name for people."""

@@ -82,8 +82,8 @@ class Deliveries:
         """Seal here what a holder has of these, whose turn it is; the keys of those that it has and
         that did not come. Raises a `KVStoreError` where the holder, or this node, does not do its
         part."""
-        began = self._clock.now()
         link = await self._peers.link(holder, wanted.tenant)
+        began = self._clock.now()  # a turn to begin a session is no holder's time
         namespace, group = wanted.place.owner
         request = pb.OpenRequest(
             session=link.session,

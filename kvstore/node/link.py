@@ -36,7 +36,8 @@ from kvstore.wire.v1 import directory_pb2_grpc, kv_pb2, kv_pb2_grpc
 T = TypeVar("T")
 
 # A reader whose holder has died has its next answer within a second: one of these passes, and
-# whatever is asked after that is asked of another.
+# whatever is asked after that is asked of another. (Where many sessions begin it may wait for its
+# turn to begin one: `peers.TURN_SECONDS`.)
 CALL_SECONDS = 0.5  # that a peer may take to answer a call
 STALL_SECONDS = 0.5  # that it may move no byte
 

@@ -18,7 +18,7 @@ from kvstore.metadata.roster import Roster
 from kvstore.node.contacts import Contacts
 from kvstore.node.fetch import Fetch
 from kvstore.node.follow import Follow
-from kvstore.node.peers import Peers
+from kvstore.node.peers import BEGINNING_MAX, Peers
 from kvstore.node.replicas import Replicas
 from kvstore.node.store import Store
 from kvstore.node.taking import Taking
@@ -31,7 +31,7 @@ from kvstore.telemetry import Telemetry
 THREADS = 16  # that wait for data connections to other nodes
 # That begin these: holders that hang may have all of the others, and who is well is not held for
 # one that hangs because nobody came to greet it.
-GREETERS = 4
+GREETERS = BEGINNING_MAX
 
 
 class Pool:

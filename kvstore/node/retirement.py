@@ -67,8 +67,7 @@ class Retirement:
         self.doubted.add(path)
         name = self._volumes.names[path]
         log.error("SSD: %s takes no blocks until there is room: %s", name, error)
-        for file in self._volumes.files_of(path):
-            self._slabs.retire(*self._volumes.span(file))
+        self._close(self._volumes.files_of(path))
 
     def took(self, path: int) -> None:
         """The path has recorded a block. There is room, unless it refused another."""
@@ -79,9 +78,9 @@ class Retirement:
         """Those that were full for long enough take blocks again, but for files that failed."""
         for path in [path for path, until in self._full.items() if until <= now]:
             del self._full[path]
-            for file in self._volumes.files_of(path):
-                if file not in self.causes:
-                    self._slabs.resume(*self._volumes.span(file))
+            well = [file for file in self._volumes.files_of(path) if file not in self.causes]
+            for span in self._volumes.spans(well):
+                self._slabs.resume(*span)
 
     def failed(self, file: int, error: DiskError) -> None:
         """A write or sync of the file failed."""
@@ -111,8 +110,12 @@ class Retirement:
         fresh = [file for file in files if file not in self.causes]
         if not fresh:
             return
-        for file in fresh:
-            self.causes[file] = str(error)
-            self._slabs.retire(*self._volumes.span(file))
+        self.causes |= dict.fromkeys(fresh, str(error))
+        self._close(fresh)
         self._counters.add("ssd_failures")
         log.error("SSD: %s takes no more blocks (%s): %s", called, error, _REMEDY)
+
+    def _close(self, files: Iterable[int]) -> None:
+        # A path of some TiB has thousands: each span by itself has all slabs gone through.
+        for span in self._volumes.spans(files):
+            self._slabs.retire(*span)

@@ -86,7 +86,7 @@ class Late(admin_pb2_grpc.AdminServicer):
 def test_a_node_that_is_late_with_moving_out_is_drained_all_the_same(
     capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "_GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(copies, "_GRACE_SECONDS", 5.0)
     node, server = Late(), grpc.server(ThreadPoolExecutor(4))
     admin_pb2_grpc.add_AdminServicer_to_server(node, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -50,6 +50,14 @@ def test_files_and_offsets_are_one_run_in_the_order_of_the_paths() -> None:
     ]
 
 
+def test_files_that_lie_side_by_side_have_one_span() -> None:
+    volumes = Volumes(three())
+    first, second, *_, last = [volumes.span(file) for file in range(volumes.files)]
+    assert volumes.spans(range(volumes.files)) == [(0, volumes.capacity_bytes)]
+    assert volumes.spans([5, 1, 0]) == [(first[0], second[1]), last]
+    assert volumes.spans([]) == []
+
+
 def test_every_page_is_its_own_and_lies_in_the_disk_that_has_the_offset() -> None:
     disks = three()
     volumes = Volumes(disks)

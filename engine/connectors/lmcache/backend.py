@@ -313,9 +313,12 @@ def _room(memory: Any) -> int:
     LMCache's own figure is of what was configured, which with MLA may be another rank's.
     """
     allocator = getattr(memory, "memory_allocator", None)
-    align, size = getattr(allocator, "align_bytes", None), getattr(allocator, "size", None)
-    if align is None or size is None:
+    align = getattr(allocator, "align_bytes", None)
+    if align is None:
         return sys.maxsize
+    size = getattr(allocator, "size", None) or getattr(allocator, "cpu_size", None)  # of enable_p2p
+    if size is None:
+        return int(memory.calculate_chunk_budget())
     return int(size // (-(-memory.get_full_chunk_size_bytes() // align) * align))
 
 
