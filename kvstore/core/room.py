@@ -31,6 +31,7 @@ from kvstore.errors import Overloaded, QuotaExceeded
 
 RETRY_MS = 50  # when it may be worth asking a full pool again
 _PASSED_MAX = 4_096  # sleepers that wake in vain in one go, in some 50 ms: other callers wait
+_BEHIND_MAX = 16_384  # blocks that are gone through behind one, in a tenth of a second
 
 
 class Room:
@@ -171,17 +172,25 @@ class Room:
         """Of these slots in DRAM those of blocks behind which, once others are `gone`, only such as
         are in retired slabs of SSD are left. Those make no room, so they would stay for ever."""
         alone = [one for one in slots if may_go(one) and one.twin is None and one not in gone]
+        stay = set(spared)
         for slot in sorted(alone, key=self._less_used.rank):
-            if slot.key not in spared and not self._kept(slot, spared, gone):
-                gone.add(slot)
-                yield slot
+            if slot.key in stay:
+                continue
+            if self._kept(slot, stay, gone):
+                stay.add(slot.key)  # and so does all that stands before it
+                continue
+            gone.add(slot)
+            yield slot
 
     def _kept(self, slot: Slot, spared: Collection[bytes], gone: Collection[Slot]) -> bool:
-        """Whether anything behind a block stays, other than in retired slabs of SSD."""
+        """Whether anything behind a block stays, other than in retired slabs of SSD. One behind
+        which there is very much is not gone through, and stays too."""
         assert self._ssd is not None
-        sleepers, todo = self._index.sleepers, [slot]
+        sleepers, todo, passed = self._index.sleepers, [slot], 0
         while todo:
-            one = todo.pop()
+            one, passed = todo.pop(), passed + 1
+            if passed > _BEHIND_MAX:
+                return True
             for key in (*one.children, *map(sleepers.key, sleepers.behind(one.key))):
                 behind = self._index.peek(key)
                 assert behind is not None, "a child that is not held"

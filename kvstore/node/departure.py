@@ -85,12 +85,13 @@ class Departure:
 
     async def _worthiest(self) -> list[bytes]:
         """Listed blocks by their worth; of very many the best. What stands before a block was used
-        when it was, and is worth as much; where it is not, it goes along all the same."""
-        best: list[tuple[float, int, bytes]] = []
+        when it was, and is worth as much; where it is not, it goes along all the same. Of blocks
+        that nobody used since the start those go together that came together."""
+        best: list[tuple[float, int, int, bytes]] = []
         for i, key in enumerate(self._index.keys(lambda owner, tenant: True)):
             slot = self._index.peek(key)
             if slot is not None and slot.listed:
-                one = (*self._index.worth(slot), key)
+                one = (*self._index.worth(slot), slot.generation, key)
                 if len(best) < MOVE_OUT_BLOCKS_MAX:
                     heapq.heappush(best, one)
                 else:
@@ -100,7 +101,7 @@ class Departure:
         line = list[bytes]()
         while best:
             some = min(len(best), _LOOKED_AT)
-            line += [heapq.heappop(best)[2] for _ in range(some)]
+            line += [heapq.heappop(best)[-1] for _ in range(some)]
             await self._clock.sleep(0)
         line.reverse()
         return line
