@@ -15,9 +15,6 @@ import numpy as np
 from numba import njit
 
 from .inner import BORROWED, KEPT, inner
-from .stale import forget_stale
-
-forget_stale(__file__)
 
 LATELY = 60.0  # seconds over which the share is a mean
 # Refused: up to the first share all of the target is used, from the second on the least of it.

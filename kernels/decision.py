@@ -45,9 +45,6 @@ from .room import want_room as _want_room
 from .rules import Rules
 from .scarcity import lately_busy as _lately_busy
 from .scarcity import scarcity
-from .stale import forget_stale
-
-forget_stale(__file__)
 
 BEST = 16  # engines that a decision is explained by
 WHOLE = 64  # engines at most of which all are priced to explain a decision that is carried out

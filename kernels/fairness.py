@@ -19,9 +19,6 @@ from numba import njit
 
 from .crowd import LATELY
 from .inner import BORROWED, KEPT
-from .stale import forget_stale
-
-forget_stale(__file__)
 
 OUTPUT_WEIGHT = 2.0  # of a token of an answer
 # Who has had a little more finds the line much shorter: where one asks for most of all there is,

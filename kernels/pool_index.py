@@ -17,9 +17,6 @@ from numba import njit
 
 from .inner import BORROWED, KEPT, inner
 from .pool_word import SETS, TIER_BITS, member_at, member_count, named_count, tiers_in, turned
-from .stale import forget_stale
-
-forget_stale(__file__)
 
 WORDS = 2  # of a place
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # more than any block's

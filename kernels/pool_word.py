@@ -17,9 +17,6 @@ import numpy as np
 from numba import njit
 
 from .inner import BORROWED, KEPT, inner
-from .stale import forget_stale
-
-forget_stale(__file__)
 
 TIER_BITS = 3  # of a member; the holder's number is above them
 TIERS = (1 << TIER_BITS) - 1

@@ -20,9 +20,6 @@ from numba import njit
 
 from .fleet import NONE, SIZES, busy_for
 from .inner import BORROWED, KEPT, OWN, inner
-from .stale import forget_stale
-
-forget_stale(__file__)
 
 LATELY = 60.0  # seconds over which all is a mean: a burst moves nobody
 QUIET = 30.0  # between two switches of a crew: the next is decided on what the last one changed

@@ -15,9 +15,6 @@ from numba import njit
 from .decode_choice import fits
 from .fleet import NONE, SIZES, decode_seconds, size_of
 from .inner import BORROWED, KEPT, inner
-from .stale import forget_stale
-
-forget_stale(__file__)
 
 _TOKENS = 1e-3  # a prompt's size in tokens, as `size_of` takes it: some ten octaves of them
 _LEAST = 1e-15  # seconds: of an engine that says that nothing takes any

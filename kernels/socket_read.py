@@ -31,11 +31,8 @@ from .sockets import (
     point,
     types,
 )
-from .stale import forget_stale
 from .strip_entry import entry_of
 from .xxh3 import U, xxh3_64
-
-forget_stale(__file__)
 
 _WAIT_FOR_ALL = np.int32(0x100)  # MSG_WAITALL
 _recvmsg: Any = types.ExternalFunction(

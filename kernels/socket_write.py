@@ -31,11 +31,8 @@ from .sockets import (
     point,
     types,
 )
-from .stale import forget_stale
 from .strip_entry import entry_of
 from .xxh3 import U, xxh3_64
-
-forget_stale(__file__)
 
 _NO_SIGNAL = np.int32(0x4000)  # MSG_NOSIGNAL
 _sendmsg: Any = types.ExternalFunction(

@@ -14,9 +14,6 @@ import numpy as np
 from numba import njit, uint32
 
 from .inner import BORROWED, KEPT, inner
-from .stale import forget_stale
-
-forget_stale(__file__)
 
 LANES = 128  # messages at once: their state and words stay in the nearest cache
 WORDS = 16  # of a state, and of a block of message

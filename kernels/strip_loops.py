@@ -19,7 +19,6 @@ from .accumulator import SIDE, stack_lanes
 from .codec_move import decode_strip, desk_words, encode_strip
 from .inner import BORROWED, KEPT, OWN, inner
 from .memory import fence, load_published, publish
-from .stale import forget_stale
 from .strip_entry import entry_of
 from .strip_move import (
     LINE,
@@ -33,8 +32,6 @@ from .strip_move import (
 )
 from .xxh3 import U, xxh3_64
 from .xxh3_128 import xxh3_128
-
-forget_stale(__file__)
 
 
 @inner

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from kvstore.kernels import simulation
 from kvstore.kernels.sim_world import World
-from kvstore.kernels.stale import forget_stale
 from kvstore.planner import outcome, world
 from kvstore.planner.cluster import Cluster
 from kvstore.planner.load import Load
@@ -21,7 +20,6 @@ from kvstore.planner.world import Doubt
 SURE = Doubt()
 
 # numba would keep the code of a kernel whose other files have changed since.
-forget_stale(simulation.__file__)
 
 
 def ran(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt = SURE) -> World:

@@ -1,4 +1,5 @@
-"""What is compiled is kept where a folder can be written, and else compiled at each start."""
+"""What is compiled is kept where a folder can be written, and else compiled at each start; and it
+is kept for as long as all that it was made of is what it was."""
 
 from __future__ import annotations
 
@@ -18,10 +19,18 @@ __all__ = ["unprivileged"]
 LOOP = """
 from numba import njit
 from kernels.inner import KEPT
+from kernels.part import more
 
 @njit(cache=KEPT)
 def next_to(number):
-    return number + 1
+    return number + more()
+"""
+PART = """
+from kernels.inner import inner
+
+@inner
+def more():
+    return {}
 """
 READ = "from kernels.loop import next_to; print(next_to(1))"
 
@@ -34,6 +43,7 @@ def installed(tmp_path: Path, unprivileged: None) -> Path:
     for name in ("__init__.py", "inner.py"):
         shutil.copy(ROOT / "kernels" / name, kernels)
     (kernels / "loop.py").write_text(LOOP)
+    (kernels / "part.py").write_text(PART.format(1))
     kernels.chmod(0o555)
     return kernels.parent
 
@@ -60,6 +70,22 @@ def test_where_one_can_it_is_kept_there(installed: Path, tmp_path: Path) -> None
     kept = tmp_path / "kept"
     assert ran(installed, kept) == "2"
     assert list(kept.glob("*/loop.next_to-*.nbi"))
+
+
+def test_what_was_made_of_other_sources_is_not_taken_for_what_it_is_now(
+    installed: Path, tmp_path: Path
+) -> None:
+    """An installation that was upgraded keeps its folders; times of files say nothing of it."""
+    kept, part = tmp_path / "kept", installed / "kernels" / "part.py"
+    assert ran(installed, kept) == "2"
+    (made,) = kept.glob("*/loop.next_to-*.nbc")
+    at = made.stat().st_mtime_ns
+    assert ran(installed, kept) == "2"
+    assert made.stat().st_mtime_ns == at, "it was compiled anew"
+    part.chmod(0o666)
+    part.write_text(PART.format(7))
+    os.utime(part, (1, 1))
+    assert ran(installed, kept) == "8"
 
 
 def test_no_loop_is_kept_without_asking_whether_it_can() -> None:
