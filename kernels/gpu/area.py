@@ -36,9 +36,14 @@ class Area:
         with _current(device), self._turn.taken():  # which others will take, in whatever mode
             # Not of torch, which may map several pieces as one: not every driver lets a network
             # device into such memory.
-            on_cuda = device.type == "cuda"
-            self.memory = allocated(size, device).bytes if on_cuda else _of_host(size)
+            self._region = allocated(size, device) if device.type == "cuda" else None
+            self.memory = _of_host(size) if self._region is None else self._region.bytes
             self._words = self.memory.view(torch.int64)
+
+    def close(self) -> None:
+        """Give the memory back. Nobody uses it any more."""
+        if self._region is not None:
+            self._region.close()
 
     @property
     def cuda(self) -> int | None:

@@ -86,8 +86,10 @@ class Heads:
         self._words[first + np.arange(layout.strips) + TABLE_OFFSET // 8] = 0
 
     def mark(self, slot: Slot) -> None:
-        """Publish the slot's state and generation as they now are."""
-        struct.pack_into("<QI", self._view, slot.offset + 8, slot.generation, slot.state)
+        """Publish the slot's state and generation as they now are, each in one store: readers look
+        at any time, and `struct` has zeros there before it writes."""
+        self._words[(slot.offset + GENERATION_OFFSET) // 8] = slot.generation
+        self._halves[(slot.offset + STATE_OFFSET) // 4] = slot.state
 
     def mark_all(self, slots: Sequence[Slot]) -> None:
         """The same of each of these, its generation first: by that readers notice."""

@@ -41,7 +41,11 @@ class Gpu:
             raise ConfigError(f"{device} has no {size} bytes for it: {error}") from error
         self.shown = shown(self.area)
         with self.area.current():
-            shared_agent().register(self.shown)  # and never forgotten
+            try:
+                shared_agent().register(self.shown)  # and never forgotten
+            except BaseException:
+                self.area.close()
+                raise
         self.pieces = Pieces(UCX_GPU_PIECES, UCX_GPU_PIECE_BYTES)
         self._rests: dict[str, float] = {}  # by node, until when
 

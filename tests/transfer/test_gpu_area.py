@@ -40,6 +40,8 @@ def test_a_refused_registration_is_said_once_and_blocks_go_through_pinned_memory
     host = np.zeros(4096, np.uint8)
     wrong = OnGpu(host.ctypes.data, host.nbytes, 0, host)
     monkeypatch.setattr(gpu_area, "shown", lambda area: wrong)
+    given_back: list[Any] = []
+    monkeypatch.setattr("kvstore.kernels.gpu.area.Area.close", lambda area: given_back.append(area))
     truth = truth_of(small("gpu-unregistered"), TOKENS, 5)
     with caplog.at_level(logging.WARNING, gpu_area.__name__):
         for first in (0, TOKENS):
@@ -47,7 +49,7 @@ def test_a_refused_registration_is_said_once_and_blocks_go_through_pinned_memory
             chain, here = put(client, truth, first), on_device(client, seed=8)
             assert client.get(chain, here.memory(client)).tokens == TOKENS
             assert here.landed().holds(truth)
-    assert set(ways) == {"pinned"}
+    assert set(ways) == {"pinned"} and len(given_back) == 1
     (said,) = caplog.messages
     assert "UCX_TLS allows cuda" in said and "go through pinned host memory" in said
 
