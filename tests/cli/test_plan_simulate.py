@@ -265,5 +265,6 @@ def test_the_page_is_written_though_nobody_reads_what_is_told(
 
     path = tmp_path / "plan.html"
     monkeypatch.setattr(plan_simulate, "tell", gone)
+    monkeypatch.setattr("kvstore.cli.main._nobody_reads_on", lambda: True)
     assert main([*MADE, *SMALL, *SOON, "--html", str(path)]) == 0
     assert path.read_text().endswith("</html>\n")
