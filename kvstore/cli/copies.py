@@ -24,6 +24,7 @@ DEADLINE_SECONDS = 10.0
 REPLICATE_SECONDS_MAX = 86_400.0  # a whole namespace goes over the network
 MOVE_OUT_SECONDS = 60
 _GRACE_SECONDS = 15.0  # beyond its time: a step that was begun is ended
+_BEGUN = "the node takes no new blocks by now and serves on: end it by `drain --no-move`"
 
 
 def add(commands: Commands) -> None:
@@ -128,22 +129,21 @@ def _move_out(stub: Any, seconds: int) -> str:
     """Have the node do so; what became of it. A node that has begun takes nothing new any more,
     and so is to end whether or not it is done in time."""
     keeps = bool(stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS).ssd)
-    timeout = seconds + _GRACE_SECONDS
-    ends = time.monotonic() + timeout
+    ends = time.monotonic() + seconds
     reply, request = pb.MoveOutReply(), pb.MoveOutRequest(seconds=seconds)
     try:
         with _bar() as bar, typed_errors("the node"):
-            for reply in stub.MoveOut(request, timeout=timeout):
+            for reply in stub.MoveOut(request, timeout=seconds + _GRACE_SECONDS):
                 bar.total = reply.blocks
                 bar.update(reply.moved + reply.elsewhere - bar.n)
     except Unavailable as error:
-        if time.monotonic() < ends:
-            raise  # there is time to move the rest: it may be drained again
+        if time.monotonic() < ends:  # to move the rest: it may be drained again
+            print(f"moonpool: if it is there still, {_BEGUN}, or drain it again", file=sys.stderr)
+            raise
         so_far = f"; {_moved(reply, keeps)}" if reply.blocks else ""
         return f"the node was not done with moving out: {error}{so_far}"
     except KeyboardInterrupt:
-        text = "the node takes no new blocks by now and serves on: end it by `drain --no-move`"
-        print(f"moonpool: {text}", file=sys.stderr)
+        print(f"moonpool: {_BEGUN}", file=sys.stderr)
         raise
     return _moved(reply, keeps)
 

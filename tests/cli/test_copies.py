@@ -64,7 +64,8 @@ def test_all_that_a_node_has_is_there(asking: list[str], capsys: Printed) -> Non
 
 
 class Late(admin_pb2_grpc.AdminServicer):
-    """A node that begins to move out, and is not done with it."""
+    """A node that begins to move out, and is not done with it; one that has time for it is cut
+    off."""
 
     def __init__(self) -> None:
         self.drained = False
@@ -75,6 +76,8 @@ class Late(admin_pb2_grpc.AdminServicer):
 
     def MoveOut(self, request: pb.MoveOutRequest, context: Any) -> Iterator[pb.MoveOutReply]:
         yield pb.MoveOutReply(blocks=9, moved=4, elsewhere=2, left=3, nodes=1)
+        if request.seconds:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "cut off")
         context.add_callback(self._over.set)
         self._over.wait(30)
 
@@ -83,17 +86,32 @@ class Late(admin_pb2_grpc.AdminServicer):
         return pb.DrainReply()
 
 
-def test_a_node_that_is_late_with_moving_out_is_drained_all_the_same(
-    capsys: Printed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Late, list[str]]]:
+    """One, and the command that drains it, in so many seconds."""
     monkeypatch.setattr(copies, "_GRACE_SECONDS", 5.0)
     node, server = Late(), grpc.server(ThreadPoolExecutor(4))
     admin_pb2_grpc.add_AdminServicer_to_server(node, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    try:
-        assert main(["drain", "--node", f"127.0.0.1:{port}", "--seconds", "0"]) == 0
-    finally:
-        server.stop(None).wait(10)
+    yield node, ["drain", "--node", f"127.0.0.1:{port}", "--seconds"]
+    server.stop(None).wait(10)
+
+
+def test_a_node_that_is_late_with_moving_out_is_drained_all_the_same(
+    late: tuple[Late, list[str]], capsys: Printed
+) -> None:
+    node, drain = late
+    assert main([*drain, "0"]) == 0
     assert node.drained, "it takes nothing new, and goes on for ever"
     assert "moved 4 of 9 blocks; 2 were elsewhere too, 3 are left" in capsys.readouterr().out
+
+
+def test_one_that_is_cut_off_in_its_time_may_be_drained_again_and_that_is_said(
+    late: tuple[Late, list[str]], capsys: Printed
+) -> None:
+    node, drain = late
+    assert main([*drain, "60"]) == 1
+    assert not node.drained, "it has all that it was to hand over"
+    said = capsys.readouterr().err
+    assert "end it by `drain --no-move`, or drain it again" in said and "cut off" in said
