@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import tempfile
 import time
@@ -323,6 +324,7 @@ def test_an_engine_whose_rank_ends_while_others_load_ends_with_an_error_and_leav
     with pytest.raises(Unavailable, match="rank 1 ended before all"), Ranks([], 3) as ranks:
         ranks._processes += [subprocess.Popen(loads, stdin=pipe, stdout=pipe) for _ in range(2)]
         meeting = ranks.meeting
+        assert select.select([ranks._processes[0].stdout], [], [], 60)[0], "it has not loaded"
         ranks._processes[0].kill()
         ranks._processes[0].wait()
         ranks.meet()
