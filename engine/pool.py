@@ -123,11 +123,8 @@ class Pool(NoHooks):
         use.progress = (time.monotonic(), 0)
 
     def _on_its_way(self, blocks: Chain) -> bool:
-        """Whether a prompt that begins alike may be stored still: beside steps that are over."""
-        if self._storing.idle or not len(blocks):  # an answer that fills no block has none
-            return False
-        stored = [of.chain for of in self._uses.values() if of.windows is not None]
-        return any(one is not None and one.hashes[:1] == blocks.hashes[:1] for one in stored)
+        """Whether some of it may be stored still: beside steps that are over."""
+        return not self._storing.idle and any(of.stores_of(blocks) for of in self._uses.values())
 
     def landed(self) -> bool:
         """Whether anything was loaded since this was last asked."""

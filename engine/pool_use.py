@@ -77,6 +77,13 @@ class PoolUse:
         self.chain = self.reader = self.read = self.windows = None
         self.found, self.complete = Found(), True
 
+    def stores_of(self, blocks: Chain) -> bool:
+        """Whether it may store any of these: then the first that it stores is one of them."""
+        if self.windows is None or self.chain is None:
+            return False
+        own = slice(self.windows.first, self.windows.first + 1)
+        return self.chain.hashes[own] == blocks.hashes[own] != ()
+
     def stalled(self) -> bool:
         """Whether a followed prefill has brought nothing new for too long."""
         assert self.reader is not None

@@ -34,6 +34,7 @@ class AsLateAsMayBe(AtOnce):
         super().__init__(place)
         self._before: list[tuple[str, Put]] = []
         self._under_way: list[tuple[str, Put]] = []
+        self.settled = 0
 
     def store(self, request_id: str, put: Put) -> None:
         self._under_way.append((request_id, put))
@@ -48,6 +49,7 @@ class AsLateAsMayBe(AtOnce):
             super().store(*one)
 
     def settle(self) -> dict[str, KVStoreError]:
+        self.settled += 1
         for _ in (self._before, self._under_way):
             self.stepped()
         return super().settle()
@@ -90,4 +92,36 @@ def test_one_waits_for_what_another_stores_as_it_computes_and_not_for_one_that_f
         while not core.idle:
             core.step()
         assert second.prompt_len - second.cached_tokens == computed
+    check(node)
+
+
+def test_none_waits_for_what_another_stores_behind_where_they_part(
+    node: Stack, model: Model, model_dir: Path
+) -> None:
+    """All begin alike, as with one system prompt, and that is in the pool."""
+    late = AsLateAsMayBe(torch.device("cpu"))
+    where = InDirectory(node.children["node"].log.parent)
+    with Client(where, spec_of(model_dir), deadline_seconds=SECONDS) as client:
+        core = EngineCore(model, EngineSettings(pages=96, max_batch_tokens=STEP, max_running=8))
+        pool = Pool(client, core.cache, device=replace(CPU, storing=lambda _: late))
+        core.hooks = pool
+        system = prompt(SHARED, seed=77)
+
+        def ask(name: str, tokens: int) -> None:
+            own = prompt(tokens, seed=100 + len(name))
+            core.add(Request(name, (*system, *own), 4, ignore_eos=True))
+            pool.expect(name, PoolUse())
+
+        ask("one", 8)
+        while not core.idle:
+            core.step()
+        ask("second", SHARED)
+        ask("another", 8)
+        core.step()  # all of it is the second one's
+        waited = late.settled
+        core.step()
+        assert set(core.scheduler.running) == {"second", "another"}
+        assert late.settled == waited and not late.idle
+        while not core.idle:
+            core.step()
     check(node)
