@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvstore.client import Chain, Keyed, KVStoreError, Memory, Miss, Reader
 from kvstore.client.later import later
@@ -105,15 +105,16 @@ class Loads:
             threads.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, load: Load, asked: float, told: Event | None) -> None:
-        good, stands = load.begin, True
+        good, brought, stands = load.begin, 0, True
         try:
             if told is not None:
                 told.synchronize()
             if stands := LOADED.stands(load.adapter):
                 with self._beside():
-                    came = min(self._load(load, part, asked) for part in load.parts)
+                    came = [self._load(load, part, asked) for part in load.parts]
+                brought = sum(one.blocks for one in came)
                 stands = LOADED.stands(load.adapter)
-                good = came if stands else good
+                good = min(one.good for one in came) if stands else good
             self._health.well()
         except KVStoreError as error:
             self._health.failed(error)
@@ -121,13 +122,16 @@ class Loads:
             # Whatever it is, the request must not wait for ever, nor may its pages be used.
             log.exception("Moonpool: a load failed unexpectedly, its tokens are computed")
         stale = None if stands else load.adapter
-        self._end(load, good, time.monotonic() - asked, stale)
+        self._end(load, good, time.monotonic() - asked, brought, stale)
 
-    def _end(self, load: Load, good: int, seconds: float, stale: Adapter | None = None) -> None:
+    def _end(
+        self, load: Load, good: int, seconds: float, brought: int = 0, stale: Adapter | None = None
+    ) -> None:
         with self._changed:
             self._under_way -= 1
             tokens, wanted = good - load.begin, load.end - load.begin
-            told = (seconds, bool(load.follow), stale)
+            came = wanted * brought // sum(len(part.hashes) for part in load.parts)
+            told = (seconds, came, bool(load.follow), stale)
             self._done[load.request] = Loaded(good, tokens, wanted, *told)
             if good < load.end:
                 self._failed.add(load.request)
@@ -136,8 +140,7 @@ class Loads:
                 self._bad_pages.update(pages[good // size : -(-load.end // size)])
             self._changed.notify_all()
 
-    def _load(self, load: Load, part: Part, asked: float) -> int:
-        """Good tokens of one group, counted from the request's first."""
+    def _load(self, load: Load, part: Part, asked: float) -> Came:
         cache = self._caches[part.group]
         window = cache.facts.window_tokens
         begin = max(load.begin, window_start(load.end, window)) if window else load.begin
@@ -145,18 +148,20 @@ class Loads:
         assert part.first == begin // size and part.hashes, "the scheduler's blocks hold its tokens"
         edge = begin > part.first * size
         if edge and not self._load_edge(load, cache, part, begin):
-            return load.begin
+            return Came(load.begin, 0)
         rest = replace(part, first=part.first + int(edge), hashes=part.hashes[int(edge) :])
         if not rest.hashes:
-            return load.end
+            return Came(load.end, int(edge))
         if window:
             per_page = cache.facts.page_tokens
             pages = part.pages[rest.first * size // per_page : -(-load.end // per_page)]
             found = cache.client.load_each(Keyed(rest.hashes, size), cache.memory(pages))
-            return load.end if all(found) else load.begin
+            return Came(load.end if all(found) else load.begin, int(edge) + sum(found))
         if load.follow:
-            return self._follow(load, cache, rest, cache.memory(rest.pages))
-        return self._batches(load, cache, rest, asked)
+            good = self._follow(load, cache, rest, cache.memory(rest.pages))
+        else:
+            good = self._batches(load, cache, rest, asked)
+        return Came(good, -(-good // size) - part.first)
 
     def _batches(self, load: Load, cache: GroupCache, part: Part, asked: float) -> int:
         """What is stored, until the budget is used up."""
@@ -234,6 +239,13 @@ class Loads:
         if (told := cache.told()) is not None:
             told.synchronize()  # vLLM computes on another stream, which waits for none of this
         return True
+
+
+class Came(NamedTuple):
+    """What came of one group."""
+
+    good: int  # tokens, counted from the request's first
+    blocks: int
 
 
 def _chain(part: Part, size: int) -> Chain:

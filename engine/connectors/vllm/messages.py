@@ -114,6 +114,7 @@ class Loaded:
     tokens: int  # of those, loaded
     wanted: int
     seconds: float
+    came: int = 0  # of those wanted, in those seconds: of a prompt that lost one block, nearly all
     follows: bool = False  # a prefill: it waited more than it loaded
     stale: Adapter | None = None  # under which it was to go on; its files, or its number's, changed
 

@@ -300,7 +300,7 @@ class SchedulerSide:
             if loaded.stale is not None:
                 self._here.stale(loaded.stale)
             elif tracked is not None and not loaded.follows:
-                self._prices.loaded(loaded.tokens, loaded.wanted, loaded.seconds, now)
+                self._prices.loaded(loaded.came, loaded.wanted, loaded.seconds, now)
             if tracked is not None and loaded.good < tracked.end:
                 tracked.failed = True
                 tracked.publish_again(loaded.good // self._block_tokens)  # what is bad, anew

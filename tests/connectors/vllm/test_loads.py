@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from kvstore.client import Client, FixedAddress, Miss
 from kvstore.engine.connectors.vllm import loads as module
 from kvstore.engine.connectors.vllm.health import Health
-from kvstore.engine.connectors.vllm.loads import Loads
+from kvstore.engine.connectors.vllm.loads import Came, Loads
 from kvstore.engine.connectors.vllm.messages import Adapter, Load, Loaded, Part
 from kvstore.engine.connectors.vllm.trace import Trace
 from tests.nodes import SPEC
@@ -35,9 +36,9 @@ class Ordered(Loads):
     def synchronize(self) -> None:
         self.order.append("the device has done what it was told")
 
-    def _load(self, load: Load, part: Part, asked: float) -> int:
+    def _load(self, load: Load, part: Part, asked: float) -> Came:
         self.order.append("pages are written")
-        return load.end
+        return Came(load.end, 1)
 
 
 def test_no_page_is_written_before_the_device_is_done_with_who_had_it() -> None:
@@ -112,11 +113,11 @@ class Slow(Loads):
         self.ended_early: list[bool] = []
         super().__init__(caches(), 1, 1.0, HEALTH, Trace(""))
 
-    def _load(self, load: Load, part: Part, asked: float) -> int:
+    def _load(self, load: Load, part: Part, asked: float) -> Came:
         self.writes.set()
         assert self.may_end.wait(SECONDS)
         self.ended_early.append(self._ending)
-        return load.begin if self._ending else load.end
+        return Came(load.begin, 0) if self._ending else Came(load.end, 1)
 
 
 def test_no_page_is_written_to_once_loads_are_drained_and_later_ones_run_as_before() -> None:
@@ -146,11 +147,11 @@ class Waiting(Loads):
         self.loaded = threading.Event()
         super().__init__(caches(), 1, 1.0, HEALTH, Trace(""))
 
-    def _load(self, load: Load, part: Part, asked: float) -> int:
+    def _load(self, load: Load, part: Part, asked: float) -> Came:
         if load.follow:
-            return load.end if self.loaded.wait(SECONDS) else load.begin
+            return Came(load.end if self.loaded.wait(SECONDS) else load.begin, 1)
         self.loaded.set()
-        return load.end
+        return Came(load.end, 1)
 
 
 def test_who_follows_a_prefill_that_does_not_come_keeps_nobody_from_what_is_stored() -> None:
@@ -235,3 +236,39 @@ def test_a_load_for_which_no_thread_can_be_started_has_failed_and_writes_to_no_p
     loads.start(Load("b", 0, 4, (PART,)))
     loads.close()
     assert order == ["the device has done what it was told", "pages are written"], "for b alone"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "windowed", "good", "came"),
+    [
+        ((4, None), (True, True), 16, 16),
+        ((4, None), (False, True), 0, 13),
+        ((3, Miss.EVICTED), (True, True), 12, 13),
+        ((0, Miss.EVICTED), (True, True), 0, 5),
+    ],
+)
+def test_what_came_is_told_by_the_block_also_where_one_that_is_lost_spoils_all_others(
+    rounds: tuple[int, Miss | None], windowed: tuple[bool, ...], good: int, came: int
+) -> None:
+    """Of one group with all that is before and of one with a window."""
+    client: Any = Opened(rounds)
+    client.load_each = lambda *_: windowed
+    each: list[Any] = [
+        SimpleNamespace(
+            client=client,
+            facts=SimpleNamespace(page_tokens=4, window_tokens=tokens),
+            fragment=SimpleNamespace(layers=1, heads=1),
+            memory=lambda pages: pages,
+            told=lambda: None,
+        )
+        for tokens in (0, 9)
+    ]
+    client.space.layout.strips = 1
+    loads = Loads(tuple(each), 1, SECONDS, HEALTH, Trace(""))
+    names = tuple(bytes([number]) for number in range(4))
+    whole = Part(group=0, first=0, hashes=names, parent=b"", pages=(0, 1, 2, 3), last_tokens=4)
+    last = replace(whole, group=1, first=2, hashes=names[2:])
+    loads.start(Load("a", 0, 16, (whole, last)))
+    one = loads.finished(SECONDS)["a"]
+    loads.close()
+    assert (one.good, one.tokens, one.came) == (good, good, came)

@@ -303,3 +303,16 @@ def test_a_request_whose_image_shares_its_name_with_another_does_without_the_poo
     here.arrived(fresh("s", mm_features=[image("bird", PIXELS + 1)], resumable=True))
     assert [*here._here.tracked] == ["d"]
     assert sorted(here._here.others) == ["b", "c", "o", "s"]
+
+
+def test_a_load_is_priced_by_what_came_also_where_vllm_throws_all_of_it_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    here = side()
+    here.ready(ready(32))
+    here.arrived(fresh("o"))
+    cut = Loaded(8_128, 8_128, 8_192, 0.5, came=8_128).all_or_nothing()
+    here.heard(Report(loaded={"o": cut}), {"o"})
+    assert here._prices.load == 0.5 / 8_128
+    assert here.taken().data["failed_tokens"] == 8_192
