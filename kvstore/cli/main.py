@@ -104,7 +104,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 def _nobody_reads_on() -> bool:
     """What is printed goes to a pipe whose reader has left: of other pipes nobody is done."""
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
+    for told in (sys.stdout, sys.stderr):
+        poll.register(told.fileno(), 0)
     return bool(poll.poll(0))
 
 
