@@ -171,7 +171,7 @@ class Dispatcher:
         if asked is None:
             return None
         try:
-            plan = self._planner.schedule(asked.ask)
+            plan = self._scheduled(run.request, asked.ask)
         except Overloaded:
             if run.failures == 1:
                 raise
@@ -185,6 +185,15 @@ class Dispatcher:
         decodes = plan.prefill if speaks_http(plan.prefill.address) else plan.decode
         self._known.learn(decodes.address or plan.prefill.address)
         return plan
+
+    def _scheduled(self, request: Request, ask: Ask) -> Plan | None:
+        try:
+            return self._planner.schedule(ask)
+        except Invalid:
+            if not (request.as_many_as_fit and ask.max_new_tokens):
+                raise
+            ask.max_new_tokens = 0  # there is no room for so many: its answer is what there is
+            return self._planner.schedule(ask)
 
     def _follow(self, run: Run, asked: Asked | None, plan: Plan | None, gone: set[str]) -> None:
         """Once a token came its engine has it, and says itself what comes of it; before that it may
