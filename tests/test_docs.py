@@ -71,6 +71,7 @@ def test_the_commands_of_the_cluster_page_run(tmp_path: Path) -> None:
         ran = shell(script, Path(home), Path(home))
     assert ran.returncode == 0, ran.stderr
     assert "default: weight 2, no quota" in ran.stdout
+    assert re.search(r"fetched_blocks +3\b", ran.stdout)
 
 
 def test_the_commands_of_the_page_on_copies_run(tmp_path: Path) -> None:
@@ -191,8 +192,12 @@ def test_the_attach_page_names_every_reason() -> None:
 
 
 def test_the_commands_of_the_any_language_page_run(tmp_path: Path) -> None:
-    with node() as home:
-        ran = shell(blocks(GUIDE / "any-language.md", "bash"), tmp_path, home)
+    script = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + blocks(
+        GUIDE / "any-language.md", "bash"
+    )
+    assert ":7410" in script
+    with tempfile.TemporaryDirectory(prefix="mp") as home:
+        ran = shell(script.replace("7410", str(free_port())), tmp_path, Path(home))
     assert ran.returncode == 0, ran.stderr
     assert "3 of 3 blocks, 150 of 150 tokens" in ran.stdout
     assert "0 of 3 blocks, 0 of 150 tokens; the next is removed" in ran.stdout
@@ -201,9 +206,10 @@ def test_the_commands_of_the_any_language_page_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "says"), [("python.md", "0 0 absent\n"), ("codecs.md", "")])
 def test_the_python_of_a_page_runs(tmp_path: Path, name: str, says: str) -> None:
     with node() as home:
-        begin = f"from pathlib import Path\ndirectory = Path({str(home)!r})\n"
+        script = blocks(GUIDE / name, "python")
+        assert '"./pool"' in script
         page = tmp_path / "page.py"
-        page.write_text(begin + blocks(GUIDE / name, "python"))
+        page.write_text(script.replace('"./pool"', repr(str(home))))
         ran = subprocess.run(
             [sys.executable, str(page)], capture_output=True, text=True, timeout=100
         )

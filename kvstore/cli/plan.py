@@ -194,7 +194,8 @@ def _tell_ceiling(most: Ceiling, shape: ModelShape, gpu: Gpu, degree: int, load:
         return
     share = most.reusing / len(load)
     print(f"\nfetching, for the {percent(share)} of prompts that have something to fetch")
-    print(f"  half of them come sooner than computed from {most.break_even / 1e9:.2f} GB/s on")
+    enough = f"{most.break_even / 1e9:.2f} GB/s"
+    print(f"  a link of {enough} or more brings half of them sooner than they are computed")
     print(f"  {'link':<16} {'fetching is sooner':>20} {'prefill saved at most':>24}")
     for one in most.fetches:
         print(f"  {one.fabric:<16} {percent(one.pays_share):>20} {percent(one.saved_share):>24}")

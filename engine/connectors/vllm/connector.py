@@ -213,7 +213,9 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """A prefill that is followed is stored between its layers."""
+        """A prefill that is followed is stored between its layers. Asked on a GPU, before a model
+        is loaded: what is wrong with the settings is said before anybody has waited for that."""
+        Settings.of(extra_config)
         return True
 
     def take_events(self) -> Iterable[Any]:

@@ -12,6 +12,7 @@ import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, MambaSpec
 
 from kvstore.engine.connectors.unsupported import Unsupported
+from kvstore.engine.connectors.vllm import MoonpoolConnector
 from kvstore.engine.connectors.vllm import facts as module
 from kvstore.engine.connectors.vllm.facts import SPLITS, _group, facts_of
 from kvstore.engine.connectors.vllm.settings import Settings
@@ -153,3 +154,9 @@ def test_a_setting_that_is_not_right_is_named_with_its_value(
     with pytest.raises(ValueError) as caught:
         Settings.of({key: value})
     assert said in str(caught.value)
+
+
+def test_on_a_gpu_what_is_not_right_is_named_before_a_model_is_loaded() -> None:
+    assert MoonpoolConnector.requires_piecewise_for_cudagraph({"node": "127.0.0.1:7410"})
+    with pytest.raises(ValueError, match="nodes is unknown"):
+        MoonpoolConnector.requires_piecewise_for_cudagraph({"nodes": "127.0.0.1:7410"})
