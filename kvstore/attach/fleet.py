@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kvstore.attach.blocks import Blocks, Reason
+from kvstore.attach.blocks import Blocks, Computed, Reason
 from kvstore.attach.kinds import Kind
 from kvstore.attach.prompts import Prompts, Step
 from kvstore.attach.tree_prompts import TreePrompts
@@ -73,22 +73,19 @@ class Fleet:
 
     def take(self, engine: int, at: float, events: Sequence[Event]) -> None:
         """One batch of an engine, in its order, `at` seconds."""
-        prompts = self._prompts[engine]
-        counts = [len(one.hashes) for one in events if isinstance(one, Stored)]
+        prompts, news = self._prompts[engine], self._place(engine, events)
+        counts = [len(one.numbers) for one in news if isinstance(one, Computed)]
         prompts.begin_batch(sum(counts), len(counts))
-        for event in self._news(engine, events):
-            if isinstance(event, Stored):
-                self._stored(engine, at, event)
+        for one in news:
+            if isinstance(one, Computed):
+                self._count(engine, at, one)
             else:
-                self._gone(engine, event)
+                prompts.forget()
 
     def recall(self, engine: int, events: Sequence[Event]) -> None:
         """A batch that was taken before what is where was lost."""
-        for event in self._news(engine, events):
-            if isinstance(event, Stored):
-                self.blocks.store(engine, event)
-            else:
-                self._gone(engine, event)
+        if any(isinstance(one, Cleared) for one in self._place(engine, events)):
+            self._prompts[engine].forget()
 
     def lost(self, engine: int) -> None:
         """Some of what an engine said did not come: what it has now is not known."""
@@ -111,18 +108,23 @@ class Fleet:
                 continue
             yield event
 
-    def _gone(self, engine: int, event: Removed | Cleared) -> None:
-        match event:
-            case Removed():
-                self.blocks.remove(engine, event.hashes)
-            case Cleared():
-                self.blocks.forget(engine)
-                self._prompts[engine].forget()
+    def _place(self, engine: int, events: Sequence[Event]) -> list[Computed | Cleared]:
+        """Blocks are where these say. Gives what was computed, and where all was cleared."""
+        news: list[Computed | Cleared] = []
+        for event in self._news(engine, events):
+            match event:
+                case Stored():
+                    computed = self.blocks.store(engine, event)
+                    if computed is not None:
+                        news.append(computed)
+                case Removed():
+                    self.blocks.remove(engine, event.hashes)
+                case Cleared():
+                    self.blocks.forget(engine)
+                    news.append(event)
+        return news
 
-    def _stored(self, engine: int, at: float, event: Stored) -> None:
-        computed = self.blocks.store(engine, event)
-        if computed is None:
-            return
+    def _count(self, engine: int, at: float, computed: Computed) -> None:
         answers, steps = self._prompts[engine].take(at, computed)
         seen = self.seen[engine]
         (seen.answers if answers else seen.prompts).update(computed.reasons)

@@ -37,6 +37,16 @@ def test_what_vllm_says_that_it_reuses_is_not_computed() -> None:
     assert [number for number in range(10) if fleet.blocks.has(0, number)] == [9]
 
 
+def test_what_is_reused_is_no_part_of_a_step_and_a_prompt_in_pieces_goes_on_after_it() -> None:
+    fleet = Fleet([VLLM])
+    fleet.take(0, 0.0, [stored(0, 4)])
+    fleet.take(0, 0.1, [stored(4, 8)])
+    fleet.take(0, 100.0, [stored(0, 8), stored(8, 12)])
+    fleet.take(0, 100.1, [stored(12, 16)])
+    fleet.take(0, 100.15, [stored(16, 17)])
+    assert uses(fleet) == [(0, 8), (8, 17)] and not fleet.seen[0].answers
+
+
 def test_what_two_prompts_compute_alike_is_computed_twice() -> None:
     fleet = Fleet([VLLM])
     fleet.take(0, 0.0, [stored(0, 4), stored(0, 4)])
