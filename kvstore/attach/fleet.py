@@ -84,14 +84,15 @@ class Fleet:
 
     def recall(self, engine: int, events: Sequence[Event]) -> None:
         """A batch that was taken before what is where was lost."""
-        if any(isinstance(one, Cleared) for one in self._place(engine, events)):
-            self._prompts[engine].forget()
+        counted = self.blocks.left_out.copy()
+        self._place(engine, events)
+        self.blocks.left_out = counted
 
     def lost(self, engine: int) -> None:
-        """Some of what an engine said did not come: what it has now is not known."""
+        """Some of what an engine said did not come: what it has now is not known. Prompts and
+        answers go on once what they have is recalled."""
         self.seen[engine].losses += 1
         self.blocks.forget(engine)
-        self._prompts[engine].forget()
 
     def _news(self, engine: int, events: Sequence[Event]) -> Iterator[Event]:
         """All but what a prompt reuses, of which vLLM tells where a request wants it reported in

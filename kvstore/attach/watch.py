@@ -10,6 +10,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -52,6 +53,7 @@ class Watch:
         self.running = [0] * len(engines)  # at the start, and the end
         self.running_first = 0
         self.failed = 0  # answers that did not come
+        self.passed_over: Counter[str] = Counter()  # events that tell nothing here, by the reason
         self.seconds = 0.0
         self._messages = [Messages() for _ in engines]
         # By each engine's clock: when it made what was taken last, and last before a loss. What it
@@ -76,8 +78,7 @@ class Watch:
         pages = self._pages()
         with self._lock:
             self.fleet.begin()
-            for messages in self._messages:
-                messages.passed_over.clear()
+            self.passed_over.clear()
             for at, page in enumerate(pages):
                 self.counted[at].begin(page)
                 self.running[at] = page.running
@@ -106,15 +107,6 @@ class Watch:
             self._over = True
         self._stack.close()
 
-    @property
-    def passed_over(self) -> dict[str, int]:
-        """Events that were not understood or not of interest, by the reason."""
-        found: dict[str, int] = {}
-        for messages in self._messages:
-            for why, count in messages.passed_over.items():
-                found[why] = found.get(why, 0) + count
-        return found
-
     def _pages(self) -> list[Page]:
         return list(self._threads.map(scrape.read, [one.url for one in self.engines]))
 
@@ -132,13 +124,16 @@ class Watch:
         with self._lock:
             if self._over:
                 return
-            made = self._messages[at].made
+            messages = self._messages[at]
+            made = messages.made
             if not made or made > self._known[at]:  # one that says no time is taken at its word
                 self.fleet.take(at, time.monotonic(), events)
                 self._taken[at] = made
+                self.passed_over += messages.passed_over
+                self.fleet.seen[at].unread += messages.unread
             else:
                 self.fleet.recall(at, events)
-            self.fleet.seen[at].unread = self._messages[at].unread
+            messages.passed_over.clear()  # of each batch, and counted with it
 
     def _lost(self, at: int) -> None:
         with self._lock:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from kvstore.attach.blocks import Reason
 from kvstore.attach.fleet import Fleet
-from kvstore.attach.kinds import VLLM
+from kvstore.attach.kinds import KINDS, VLLM, Kind
 from kvstore.attach.prompts import Use
-from kvstore.client.kv_events.messages import Removed, Stored
+from kvstore.client.kv_events.messages import Cleared, Event, Removed, Stored
 
 BLOCK = 4
+ODD = Stored((100,), None, np.arange(2, dtype=np.uint32), 2)  # of another size
 
 
 def stored(begin: int, end: int) -> Stored:
@@ -64,3 +66,27 @@ def test_what_is_recalled_is_where_it_was_and_does_not_count() -> None:
     assert (fleet.seen[0].prompts, fleet.steps) == (seen, steps)
     assert [fleet.blocks.has(0, number) for number in range(4)] == [True, True, True, False]
     fleet.blocks.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_under_way_is_none_the_less_one_where_what_was_before_is_recalled(
+    kind: Kind,
+) -> None:
+    fleet = Fleet([kind])
+    before: list[list[Event]] = [[Cleared()], [stored(0, 4)]]
+    for at, events in enumerate(before):
+        fleet.take(0, float(at), events)
+    fleet.lost(0)
+    for events in before:
+        fleet.recall(0, events)
+    fleet.take(0, 3.0, [stored(4, 5)])
+    assert uses(fleet) == [(0, 4)]
+    assert fleet.seen[0].answers == {Reason.NEVER: 1}
+
+
+def test_what_is_left_out_is_counted_once_though_it_is_recalled() -> None:
+    fleet = Fleet([VLLM])
+    fleet.take(0, 0.0, [stored(0, 4), ODD])
+    fleet.lost(0)
+    fleet.recall(0, [stored(0, 4), ODD])
+    assert fleet.blocks.left_out == {"of another size": 1}

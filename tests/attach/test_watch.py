@@ -197,6 +197,20 @@ def test_what_is_said_again_where_the_connection_broke_counts_once() -> None:
     assert report.gain is not None and report.gain.tokens == 0
 
 
+def test_what_is_passed_over_counts_once_though_it_is_said_again() -> None:
+    with served(1) as (server,):
+        server.publisher.publish(["Odd"])
+        with watching([server], replays=True) as watch:
+            server.publisher.publish(["Odd"])
+            server.serve(64, 1_000)
+            wait_told(watch, 0)
+            server.publisher.hang_up()
+            server.serve(64, 2_000, lost=True)
+            server.publisher.answer(10.0)
+            wait_told(watch, 0, 2)
+    assert watch.passed_over == {"unknown": 1} and watch.fleet.seen[0].unread == 1
+
+
 def test_lengths_count_where_they_are_of_these_prompts() -> None:
     with served(1) as servers:
         with watching(servers) as watch:
