@@ -2,7 +2,8 @@
 
 Each question is a process of its own, one at a time and no longer than its deadline: the gateway
 does not wait for it, and who asks while another is answered comes again. So does who asked what
-takes long: it goes on meanwhile, or what the first of a machine compiles would never be there.
+takes long: it goes on meanwhile, and its answer is theirs. Where they do not come, it is given up
+for the next question, but for the first: what that compiles would never be there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +19,11 @@ from kvstore.errors import Broken, ConfigError, Overloaded
 from kvstore.planner import whatif
 
 ANSWER_SECONDS = 30.0  # then it is to be asked again: neither browsers nor proxies wait for ever
-# The first on a machine compiles the simulator: a minute, or many where others want its cores.
-QUESTION_SECONDS_MAX = 900.0
 RETRY_MS = 500
+AGAIN_SECONDS = 10.0  # whoever has not asked again by then does not any more
+QUESTION_SECONDS_MAX = 180.0
+# The first on a machine compiles the simulator: a minute, or many where others want its cores.
+FIRST_SECONDS_MAX = 900.0
 _COMMAND = (sys.executable, "-m", "kvstore.planner.whatif")
 
 
@@ -29,6 +33,8 @@ class WhatIf:
     def __init__(self) -> None:
         self._question = b""
         self._asked: asyncio.Task[dict[str, Any]] | None = None  # until somebody has its answer
+        self._asked_at = 0.0  # for the last time
+        self._compiled = False  # as far as is known: something was answered
 
     @staticmethod
     def choices() -> dict[str, Any]:
@@ -41,15 +47,23 @@ class WhatIf:
         whatif.read(said)
         question = json.dumps(dict(said)).encode()
         if self._asked is None or question != self._question:
-            if self._asked is not None and not self._asked.done():
-                raise Overloaded("another question is being answered", RETRY_MS)
+            if self._asked is not None:
+                if self._is_kept(self._asked):
+                    raise Overloaded("another question is being answered", RETRY_MS)
+                self._asked.cancel()
             self._question, self._asked = question, asyncio.create_task(self._ask(question))
-        asked = self._asked
+        asked, self._asked_at = self._asked, time.monotonic()
         if not (await asyncio.wait([asked], timeout=ANSWER_SECONDS))[0]:
             raise Overloaded("it is not answered yet: ask again", RETRY_MS)
         if self._asked is asked:
             self._asked = None
         return asked.result()
+
+    def _is_kept(self, asked: asyncio.Task[dict[str, Any]]) -> bool:
+        """Whether a question is not to be given up for another."""
+        if not self._compiled and not asked.done():
+            return True
+        return time.monotonic() < self._asked_at + ANSWER_SECONDS + AGAIN_SECONDS
 
     async def _ask(self, question: bytes) -> dict[str, Any]:
         child = await asyncio.create_subprocess_exec(
@@ -58,11 +72,12 @@ class WhatIf:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )
+        seconds_max = QUESTION_SECONDS_MAX if self._compiled else FIRST_SECONDS_MAX
         try:
-            async with asyncio.timeout(QUESTION_SECONDS_MAX):
+            async with asyncio.timeout(seconds_max):
                 said, _ = await child.communicate(question)
         except TimeoutError:
-            raise Broken(f"no answer in {QUESTION_SECONDS_MAX:.0f} s") from None
+            raise Broken(f"no answer in {seconds_max:.0f} s") from None
         finally:
             if child.returncode is None:
                 child.kill()
@@ -73,4 +88,5 @@ class WhatIf:
             raise Broken("the simulation failed") from None
         if "error" in told:
             raise ConfigError(told["error"])
+        self._compiled = True
         return told

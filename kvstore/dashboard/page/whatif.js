@@ -117,10 +117,10 @@ async function answered(side, said) {
     do {
       reply = await fetch("/board/whatif/answer?" + said);
       if (reply.status === 429) await new Promise(done => setTimeout(done, 500));
-    } while (reply.status === 429);
+    } while (reply.status === 429 && asking[side] === said);
     const told = await reply.json();
-    if (!reply.ok) throw new Error(told.error);
     if (asking[side] !== said) return;  // something else was set meanwhile
+    if (!reply.ok) throw new Error(told.error);
     figures(side, told);
     draw(side, told);
     state.textContent = `${told.outcome.requests.toLocaleString("en")} requests`;
