@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator
 from heapq import merge
 from itertools import chain, islice
 
+from kvstore.core.before_retired import before_retired
 from kvstore.core.index import Index
 from kvstore.core.lanes import Lanes
 from kvstore.core.less_used import LessUsed, may_go
@@ -31,7 +32,6 @@ from kvstore.errors import Overloaded, QuotaExceeded
 
 RETRY_MS = 50  # when it may be worth asking a full pool again
 _PASSED_MAX = 4_096  # sleepers that wake in vain in one go, in some 50 ms: other callers wait
-_BEHIND_MAX = 16_384  # blocks that are gone through behind one, in a tenth of a second
 
 
 class Room:
@@ -169,38 +169,12 @@ class Room:
     def _before_retired(
         self, slots: Iterable[Slot], spared: Collection[bytes], gone: set[Slot]
     ) -> Iterator[Slot]:
-        """Of these slots in DRAM those of blocks behind which, once others are `gone`, only such as
-        are in retired slabs of SSD are left. Those make no room, so they would stay for ever."""
-        alone = [one for one in slots if may_go(one) and one.twin is None and one not in gone]
-        stay = set(spared)
-        for slot in sorted(alone, key=self._less_used.rank):
-            if slot.key in stay:
-                continue
-            if self._kept(slot, stay, gone):
-                stay.add(slot.key)  # and so does all that stands before it
-                continue
-            gone.add(slot)
-            yield slot
-
-    def _kept(self, slot: Slot, spared: Collection[bytes], gone: Collection[Slot]) -> bool:
-        """Whether anything behind a block stays, other than in retired slabs of SSD. One behind
-        which there is very much is not gone through, and stays too."""
+        """Of these slots in DRAM those that nothing but what is in retired slabs keeps, the coldest
+        first."""
         assert self._ssd is not None
-        sleepers, todo, passed = self._index.sleepers, [slot], 0
-        while todo:
-            one, passed = todo.pop(), passed + 1
-            if passed > _BEHIND_MAX:
-                return True
-            for key in (*one.children, *map(sleepers.key, sleepers.behind(one.key))):
-                behind = self._index.peek(key)
-                assert behind is not None, "a child that is not held"
-                there = behind if behind.tier is Tier.SSD else behind.twin
-                if behind.held or key in spared or (behind is not there and behind not in gone):
-                    return True
-                if there is not None and (there.held or not self._ssd.retired(there)):
-                    return True
-                todo.append(behind)
-        return False
+        alone = [one for one in slots if may_go(one) and one.twin is None and one not in gone]
+        coldest = sorted(alone, key=self._less_used.rank)
+        return before_retired(self._index, self._ssd, coldest, spared, gone)
 
     def _of_ssd(
         self, slabs: Slabs, owner: Owner, tenant: str, spared: Collection[bytes], count: int

@@ -4,41 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.block import Chain
-from kvstore.core.lifecycle import Slot, Tier
-from kvstore.core.slabs import Slabs
+from kvstore.core.lifecycle import Tier
 from kvstore.errors import Overloaded
-from kvstore.node.blocks import Blocks
 from kvstore.node.namespaces import Place
-from kvstore.node.store import Store
-from tests.node.rig import LARGE, SLAB, SMALL, TOKENS, Known, Rig, prompt
-
-
-class TwoTiers(Rig):
-    """A rig of so many slabs in each tier, of which the test itself moves the blocks."""
-
-    def __init__(self, dram: int, ssd: int) -> None:
-        super().__init__(slabs=dram)
-        self.ssd = Slabs(ssd * SLAB, SLAB, Tier.SSD)
-        self.blocks = Blocks(self.arena, SLAB, self.counters, self.ssd)
-        self.store = Store(self.blocks, self.handles, self.clock, Known(), self.counters)
-        self.writing = self.session()
-
-    def put_on_ssd(self, place: Place, blocks: Chain) -> list[Slot]:
-        """Put them, and have a copy of each on SSD."""
-        slots = self.put(self.writing, place, blocks)
-        for slot in slots:
-            target = self.blocks.between.begin_write(slot, place.layout)
-            assert self.blocks.between.end_write(slot, target, stored=True)
-        self.store.check()
-        return slots
-
-    def compute_again(self, blocks: Chain) -> None:
-        """The first block of a prompt cannot be read any more, in any tier; then it is put anew."""
-        (key,) = self.store.keys("default", SMALL, blocks.hashes[:1])
-        while (slot := self.blocks.index.held(key)) is not None:
-            self.blocks.damaged(slot)
-        self.put(self.writing, SMALL, blocks, 0, 1)
+from tests.core.two_tiers import TwoTiers
+from tests.node.rig import LARGE, SLAB, SMALL, TOKENS, prompt
 
 
 def test_a_slab_on_ssd_stays_while_a_reader_has_one_of_its_blocks_open_in_dram() -> None:
