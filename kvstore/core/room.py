@@ -219,26 +219,22 @@ class Room:
             for other, tenant in self._index.sleepers.places():
                 if other != owner and pay.get(tenant, 0) > 0:
                     self._rouse(slabs, other, tenant, count)
-        looked_at, most = set(taken), count
-        while some := self._coldest_slabs(slabs, owner, looked_at, most):
-            for slab in some:
-                looked_at.add(slab.number)
-                if slabs.tier is Tier.SSD:
-                    self._index.rouse_places(slab.offset, slab.offset + slabs.slab_bytes)
-                cost = Counter(one.tenant for one in slab.slots.values())
-                affordable = all(
-                    (left := pay.get(name, 0)) > 0 and slots * slab.slot_bytes <= left + slack
-                    for name, slots in cost.items()
-                )
-                if affordable and all(map(may_go, slab.slots.values())):
-                    for name, slots in cost.items():
-                        pay[name] -= slots * slab.slot_bytes
-                    taken.add(slab.number)
-                    yield slab
-                    count -= 1
-                if not count:
-                    return
-            most *= 2  # each time all are gone through again, with what was roused
+        for slab in self._coldest_slabs(slabs, owner, taken, count):
+            if slabs.tier is Tier.SSD:
+                self._index.rouse_places(slab.offset, slab.offset + slabs.slab_bytes)
+            cost = Counter(one.tenant for one in slab.slots.values())
+            affordable = all(
+                (left := pay.get(name, 0)) > 0 and slots * slab.slot_bytes <= left + slack
+                for name, slots in cost.items()
+            )
+            if affordable and all(map(may_go, slab.slots.values())):
+                for name, slots in cost.items():
+                    pay[name] -= slots * slab.slot_bytes
+                taken.add(slab.number)
+                yield slab
+                count -= 1
+            if not count:
+                return
 
     def _used_less(
         self,
@@ -259,35 +255,45 @@ class Room:
 
     def _coldest_slabs(
         self, slabs: Slabs, owner: Owner, but: Collection[int], count: int
-    ) -> list[Slab]:
-        """Up to `count` of other owners in service, without these. They are looked for before one
-        is roused: that changes what is gone through."""
-        found: dict[int, Slab] = {}
+    ) -> Iterator[Slab]:
+        """Those of other owners in service, without these, by their coldest blocks. On SSD `count`
+        are found before one is given out and roused, since that changes what is gone through; then
+        twice as many each time, and all is gone through again, with what was roused."""
+        seen = set(but)
+        if slabs.tier is not Tier.SSD:
+            yield from self._slabs_of_others(slabs, owner, seen)
+            return
+        while some := list(islice(self._slabs_of_others(slabs, owner, seen), count)):
+            yield from some
+            count *= 2
+
+    def _slabs_of_others(self, slabs: Slabs, owner: Owner, seen: set[int]) -> Iterator[Slab]:
         for here in self._of_others(slabs, owner):
             slab = slabs.slab_of(here)
-            if not slab.retired and slab.number not in but:
-                found[slab.number] = slab
-            if len(found) == count:
-                break
-        return list(found.values())
+            if not slab.retired and slab.number not in seen:
+                seen.add(slab.number)
+                yield slab
 
     def _of_others(self, slabs: Slabs, owner: Owner) -> Iterator[Slot]:
         """Slots of other owners in a tier, the coldest first; in DRAM those that are on SSD too."""
         if all(slab.owner == owner for slab in slabs.occupied()):
             return
+        gone: set[Slot] = set()
         if slabs.tier is Tier.DRAM:
             for place in self._copied.places():
-                if place[0] != owner:
-                    yield from self._copied.coldest(*place, ())
+                for slot in self._copied.coldest(*place, ()) if place[0] != owner else ():
+                    gone.add(slot)
+                    yield slot
         for slot in self._index.coldest(lowest=slabs.tier):
             here = slot if slot.tier is slabs.tier else slot.twin
             assert here is not None, "a block that is not in this tier"
             if here.owner != owner:
+                gone.add(here)
                 yield here
         if slabs.tier is Tier.DRAM and self._ssd is not None and self._ssd.any_retired:
             others = [slab for slab in slabs.occupied() if slab.owner != owner]
             left = [one for slab in others for one in slab.slots.values()]
-            yield from self._before_retired(left, (), set())
+            yield from self._before_retired(left, (), gone)
 
 
 def lost(slabs: Slabs, coldest: Iterable[Slot]) -> Iterator[Slot]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 import pytest
 
-from kvstore.core.lifecycle import Tier
+from kvstore.core.index import Index
+from kvstore.core.lifecycle import Slot, Tier
+from kvstore.core.slabs import Slabs
 from kvstore.errors import Overloaded
 from kvstore.node.namespaces import Place
 from tests.core.two_tiers import TwoTiers
@@ -64,3 +69,30 @@ def test_what_is_in_other_files_or_being_read_keeps_what_is_before_it_as_ever() 
         rig.put(rig.writing, SMALL, prompt(SMALL, 4 * TOKENS, start=6_000))
     rig.blocks.let_go(read)
     rig.put(rig.writing, SMALL, prompt(SMALL, 4 * TOKENS, start=6_000))
+
+
+def test_a_refusal_goes_through_what_others_have_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of each slab is held, so each is looked at. What is named as one that may go is not
+    looked at again as one that only a retired file keeps."""
+    rig = TwoTiers(dram=8, ssd=1)
+    rig.ssd.retire(0, SLAB)
+    for number in range(32):
+        rig.put(rig.writing, SMALL, prompt(SMALL, TOKENS, start=100 * number))
+    for slab in rig.blocks.slabs.occupied():
+        slab.slots[0].moves += 1
+    passed, coldest = list[Slot](), rig.blocks.index.coldest
+
+    def passes(*which: Any, **of: Any) -> Iterator[Slot]:
+        for slot in coldest(*which, **of):
+            passed.append(slot)
+            yield slot
+
+    def looks(_index: Index, _ssd: Slabs, slots: Iterable[Slot], *_: Any) -> Iterator[Slot]:
+        passed.extend(slots)
+        return iter(())
+
+    monkeypatch.setattr(rig.blocks.index, "coldest", passes)
+    monkeypatch.setattr("kvstore.core.room.before_retired", looks)
+    with pytest.raises(Overloaded):
+        rig.put(rig.writing, LARGE, prompt(LARGE, TOKENS))
+    assert len(passed) == len(set(passed)) == 24
