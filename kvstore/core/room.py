@@ -179,14 +179,24 @@ class Room:
     def _of_ssd(
         self, slabs: Slabs, owner: Owner, tenant: str, spared: Collection[bytes], count: int
     ) -> Iterator[Slot]:
-        coldest = lost(slabs, self._index.coldest(owner, tenant, spared, Tier.SSD))
-        first = list(islice(coldest, count))
-        unused = sum(self._index.unused(slot) for slot in first)
-        if unused < count and self._rouse(slabs, owner, tenant, count - unused):
-            yield from lost(slabs, self._index.coldest(owner, tenant, spared, Tier.SSD))
-        else:
-            yield from first
-            yield from coldest
+        """Before one that was used goes, what sleeps is woken: at first for `count`, and twice as
+        many each time that more are asked for, since they may be very many."""
+        given: set[Slot] = set()
+
+        def coldest() -> list[Slot]:
+            found = lost(slabs, self._index.coldest(owner, tenant, spared, Tier.SSD))
+            return list(islice((one for one in found if one not in given), count))
+
+        while True:
+            some = coldest()
+            unused = sum(map(self._index.unused, some))
+            if unused < count and self._rouse(slabs, owner, tenant, count - unused):
+                some = coldest()
+            yield from some
+            if len(some) < count:
+                return  # what sleeps yet is left to the next call
+            given.update(some)
+            count *= 2
 
     def _rouse(self, slabs: Slabs, owner: Owner, tenant: str, count: int) -> bool:
         """Wake the oldest sleepers, as many as make room for `count`; whether there were any. Those

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.core.lifecycle import Tier
+from kvstore.core.shares import Share
 from kvstore.node.namespaces import Place
 from tests.node.rig import LARGE, SLAB, SMALL, TOKENS, prompt, triples
 from tests.node.ssd_rig import FILE_SLABS, SsdRig
@@ -104,5 +105,27 @@ def test_what_an_earlier_runs_model_left_on_ssd_makes_room_for_the_next(tmp_path
             keys = [rig.store.keys("default", LARGE, one.hashes)[0] for one in new]
             found = [rig.blocks.index.held(key) for key in keys]
             assert all(one is not None and (one.twin or one).tier is Tier.SSD for one in found)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("place", "quota"), [(LARGE, PLACES), (SMALL, PLACES // 2)], ids=["larger", "a lower quota"]
+)
+def test_at_a_quota_as_much_wakes_as_has_to_go(tmp_path: Path, place: Place, quota: int) -> None:
+    """One block takes the places of several that an earlier run left: it is larger, or the quota
+    was lowered."""
+
+    async def story() -> None:
+        async with SsdRig.started(tmp_path) as rig:
+            for number in range(PLACES):
+                await rig.put_durable(rig.writing, prompt(SMALL, TOKENS, start=100 * number))
+        async with SsdRig.started(tmp_path, epoch=2) as rig:
+            most = quota * SMALL.layout.slot_bytes
+            rig.blocks.shares.granted = {"default": Share(bytes_max=most)}
+            for number in range(3):
+                one = prompt(place, TOKENS, start=100_000 + 100 * number)
+                assert await rig.durable(rig.put(rig.writing, place, one)) == ""
+            assert rig.blocks.shares.used(Tier.SSD)["default"] <= most
 
     asyncio.run(story())
