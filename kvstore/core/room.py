@@ -136,7 +136,7 @@ class Room:
 
     def _own(self, slabs: Slabs, tenant: str, spared: Collection[bytes]) -> Iterator[Slot]:
         """The coldest of a tenant, whichever owner's they are."""
-        owners = self._index.owners_of(tenant)
+        owners = filter(slabs.owns, self._index.owners_of(tenant))
         lines = (self._of(slabs, owner, tenant, spared) for owner in owners)
         return merge(*lines, key=self._less_used.rank)
 

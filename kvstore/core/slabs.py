@@ -70,6 +70,7 @@ class Slabs:
         self._numa = sorted({slab.numa for slab in self._slabs})
         self._empty: dict[int, list[Slab]] = {}  # by NUMA node; the lowest is taken first
         self.any_retired = False
+        self._owned = Counter[Owner]()  # slabs, by whose they are
         self._find_empty()
         # Slabs with free places, by whose they are and NUMA node, then by number.
         self._open: dict[tuple[Owner, int], dict[int, Slab]] = {}
@@ -118,7 +119,7 @@ class Slabs:
             self._room[slot.owner] += 1
             if not slab.used:
                 self._close(slab)
-                slab.owner, slab.places, slab.free = None, 0, []
+                self._disown(slab)
                 self._empty[slab.numa].append(slab)
 
     def restore(
@@ -163,8 +164,7 @@ class Slabs:
             if not len(some):
                 break  # there are no rows at all
             slab = self._slabs[number[some[0]]]
-            slab.owner, slab.slot_bytes = owners[owner[some[0]]]
-            slab.places = self.slots_in_slab(slab.slot_bytes)
+            self._own(slab, *owners[owner[some[0]]])
             free = np.ones(slab.places, bool)
             free[within[some] // slab.slot_bytes] = False
             slab.free = np.flatnonzero(free)[::-1].tolist()
@@ -194,7 +194,7 @@ class Slabs:
             assert slab.retired, "a slab that was not retired"
             slab.retired = False
             if not slab.used:
-                slab.owner, slab.places, slab.free = None, 0, []
+                self._disown(slab)
             elif slab.free:
                 self._offer(slab)
         self._find_empty()
@@ -233,6 +233,10 @@ class Slabs:
     def slots_in_slab(self, slot_bytes: int) -> int:
         return self.slab_bytes // slot_bytes
 
+    def owns(self, owner: Owner) -> bool:
+        """Whether any slab is the owner's."""
+        return self._owned[owner] > 0
+
     def occupied(self) -> list[Slab]:
         return [slab for slab in self._slabs if slab.owner is not None]
 
@@ -268,6 +272,8 @@ class Slabs:
         assert all(one.numa == node for node, some in self._empty.items() for one in some), "astray"
         empty = sorted(slab.number for some in self._empty.values() for slab in some)
         assert empty == [s.number for s in in_service if s.owner is None], "a slab is lost"
+        owned = Counter(slab.owner for slab in self._slabs if slab.owner is not None)
+        assert owned == +self._owned, "slabs are miscounted"
         room = Counter[Owner]()
         for slab in self._slabs:
             free, places = set(slab.free), set(range(slab.places))
@@ -327,11 +333,20 @@ class Slabs:
         return None
 
     def _cut(self, slab: Slab, owner: Owner, slot_bytes: int) -> Slab:
-        slab.owner, slab.slot_bytes = owner, slot_bytes
-        slab.places = self.slots_in_slab(slot_bytes)
+        self._own(slab, owner, slot_bytes)
         slab.free = list(range(slab.places))[::-1]
         self._offer(slab)
         return slab
+
+    def _own(self, slab: Slab, owner: Owner, slot_bytes: int) -> None:
+        slab.owner, slab.slot_bytes = owner, slot_bytes
+        slab.places = self.slots_in_slab(slot_bytes)
+        self._owned[owner] += 1
+
+    def _disown(self, slab: Slab) -> None:
+        if slab.owner is not None:
+            self._owned[slab.owner] -= 1
+        slab.owner, slab.places, slab.free = None, 0, []
 
     def _offer(self, slab: Slab) -> None:
         """Have its free places found."""

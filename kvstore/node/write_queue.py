@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain, islice
 
-from kvstore.core.lifecycle import Owner, Slot, State
+from kvstore.core.lifecycle import Owner, Slot, State, Tier
 from kvstore.core.placement import TierView, Waiting, plan, presses
 from kvstore.errors import Unavailable
 from kvstore.node.blocks import Blocks
@@ -124,14 +124,27 @@ class WriteQueue:
 
     def _viewed(self, slots: Sequence[Slot]) -> list[Waiting]:
         displaced: dict[tuple[Owner, str], float | None] = {}
+        at_quota: dict[str, float | None] = {}  # by tenant, whose coldest goes, of any owner
         for slot in slots:
-            if (slot.owner, slot.tenant) not in displaced:
-                displaced[slot.owner, slot.tenant] = self._blocks.displaced(slot)
+            whose = (slot.owner, slot.tenant)
+            if whose in displaced:
+                continue
+            if not self._at_quota(slot):
+                displaced[whose] = self._blocks.displaced(slot)
+                continue
+            if slot.tenant not in at_quota:
+                at_quota[slot.tenant] = self._blocks.displaced(slot)
+            displaced[whose] = at_quota[slot.tenant]
         worth, acks = self._blocks.index.worth, self._acks
         return [
             Waiting(slot, slot in acks, worth(slot)[0], displaced[slot.owner, slot.tenant])
             for slot in slots
         ]
+
+    def _at_quota(self, slot: Slot) -> bool:
+        """Whether the tenant has to lose something on SSD for a copy, though there is room."""
+        size = self._blocks.slabs.slab_of(slot).slot_bytes
+        return self._blocks.shares.excess(Tier.SSD, slot.tenant, size) > 0
 
 
 def _dropped(slot: Slot) -> bool:

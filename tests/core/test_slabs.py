@@ -67,6 +67,8 @@ def takes_and_gives_never_clash(
             del used[slot]
             slabs.give_all([slot])
             renewed(slot)
+        owners = {slot.owner for slot in used}
+        assert all(slabs.owns(one) == (one in owners) for one in SIZES)
         ranges = live_bytes(used)
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
         last = first + slabs.capacity_bytes

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from kvstore.core.lifecycle import Tier
+from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.shares import Share, Shares
 from kvstore.errors import Overloaded, QuotaExceeded
 from kvstore.layout import Fragment
@@ -127,6 +128,26 @@ def test_for_its_quota_a_tenant_loses_what_it_uses_least_whichever_model_that_is
         assert rig.hits(SMALL, used_often) == 8, "before the other's oldest went all of these did"
         rig.put(mine, LARGE, prompt(LARGE, 4, start=100_000 + 100 * number))
     assert used(rig, "default") > 3 * SLAB
+
+
+def test_for_its_quota_what_a_tenant_has_nothing_of_any_more_is_not_gone_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(slabs=4)
+    mine, before, now = rig.session(), prompt(LARGE, TOKENS), prompt(SMALL, TOKENS)
+    rig.put(mine, LARGE, before)
+    rig.store.remove(rig.store.keys("default", LARGE, before.hashes))
+    rig.put(mine, SMALL, now)
+    rig.blocks.shares.granted = {"default": Share(bytes_max=SLOT)}
+    asked, coldest = list[Any](), rig.blocks.index.coldest
+
+    def asks(*which: Any) -> Iterator[Slot]:
+        asked.append(which[0])
+        return coldest(*which)
+
+    monkeypatch.setattr(rig.blocks.index, "coldest", asks)
+    assert rig.blocks.would_lose(SMALL.owner, "default", SMALL.layout) is not None
+    assert asked == [SMALL.owner]
 
 
 def test_at_its_quota_the_next_block_costs_what_would_go_for_it_though_there_is_room() -> None:

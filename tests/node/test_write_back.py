@@ -20,7 +20,8 @@ from kvstore.node.store import Store
 from kvstore.node.threads import Threads
 from kvstore.node.tiers import Tiers
 from kvstore.node.write_queue import SWEEP_MIN, WriteQueue
-from tests.node.rig import SLAB, SMALL, Known, Rig, prompt
+from tests.core.two_tiers import TwoTiers
+from tests.node.rig import LARGE, SLAB, SMALL, TOKENS, Known, Rig, prompt
 from tests.simulation.sim_disk import SimDisk
 
 SLOTS = SLAB // SMALL.layout.slot_bytes
@@ -185,6 +186,29 @@ def test_a_batch_is_chosen_from_the_front_of_the_line_however_long_it_is(
         await asyncio.gather(*asked, return_exceptions=True)
 
     asyncio.run(main())
+
+
+def test_at_a_quota_what_the_models_of_a_tenant_displace_is_looked_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = TwoTiers(dram=8, ssd=8)
+    queue = WriteQueue(rig.blocks, rig.counters)
+    for place in (SMALL, LARGE):
+        rig.put_on_ssd(place, prompt(place, TOKENS))
+        rig.put(rig.writing, place, prompt(place, TOKENS, 1_000))
+    asked, displaced = list[Slot](), rig.blocks.displaced
+
+    def asks(slot: Slot) -> float | None:
+        asked.append(slot)
+        return displaced(slot)
+
+    monkeypatch.setattr(rig.blocks, "displaced", asks)
+    assert len(queue.next(99, SLAB)) == 2 and len(asked) == 2, "each has its room"
+    for place in (SMALL, LARGE):
+        rig.put(rig.writing, place, prompt(place, TOKENS, 2_000))
+    most = rig.blocks.shares.used(Tier.SSD)["default"]
+    rig.blocks.shares.granted = {"default": Share(bytes_max=most)}
+    assert len(queue.next(99, SLAB)) == 2 and len(asked) == 3, "it is one quota"
 
 
 def test_dropped_blocks_at_the_front_of_a_line_are_neither_written_nor_all_looked_at_in_one_turn(
