@@ -6,7 +6,7 @@ about a minute, and kept on disk.
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 from kvstore.kernels import simulation
 from kvstore.kernels.sim_world import World
@@ -18,8 +18,6 @@ from kvstore.planner.policies import Policy
 from kvstore.planner.world import Doubt
 
 SURE = Doubt()
-
-# numba would keep the code of a kernel whose other files have changed since.
 
 
 def ran(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt = SURE) -> World:
@@ -35,6 +33,9 @@ def replay(load: Load, cluster: Cluster, policy: Policy, seed: int, doubt: Doubt
 
 
 def compiled() -> bool:
-    """Whether a run can begin at once: the simulator's code is on disk."""
-    cache = Path(simulation.__file__).parent / "__pycache__"
-    return any(cache.glob("simulation.run-*.nbc"))
+    """Whether a run can begin at once: the simulator's code is on disk, made of its sources as they
+    are. What numba's index of it says of others counts for nothing, though their code lies there.
+    """
+    kept: Any = getattr(simulation.run, "_cache", None)  # no public name tells it
+    index = getattr(kept, "_cache_file", None)  # none where no code is kept
+    return index is not None and bool(index._load_index())

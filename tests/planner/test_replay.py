@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from kvstore.errors import ConfigError
 from kvstore.kernels import sim_world
 from kvstore.kernels.engine_time import decode_takes, prefill_takes
 from kvstore.planner import presets, world
+from kvstore.planner import replay as module
 from kvstore.planner.arrivals import Arrivals
 from kvstore.planner.cluster import Pool, Role
 from kvstore.planner.policies import POLICIES, Policy, named
@@ -194,3 +198,26 @@ def test_doubt_that_would_make_prefills_take_no_time_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=why.replace(".", r"\.")):
         Doubt(**settings)
+
+
+def simulator(path: Path, answer: int) -> ModuleType:
+    """One whose code is kept, as it stands there now."""
+    path.write_text(
+        f"from numba import njit\n\n\n@njit(cache=True)\ndef run():\n    return {answer:_}\n"
+    )
+    spec = importlib.util.spec_from_file_location("simulator", path)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_code_of_other_sources_is_not_taken_for_the_simulators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for answer in (1, 20):
+        made = simulator(tmp_path / "simulation.py", answer)
+        monkeypatch.setattr(module, "simulation", made)
+        assert not module.compiled()
+        assert made.run() == answer
+        assert module.compiled()
