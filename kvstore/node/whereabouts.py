@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import grpc
@@ -84,21 +84,20 @@ class Whereabouts:
             return Listed(found, away, True)
         asked = list(keys[:RPC_KEYS_MAX])
         request = directory_pb2.HoldersRequest(fingerprints=b"".join(key[:8] for key in asked))
-        replies, all_said = await self._replies(request)
-        for reply in replies:
-            for one in reply.holders:
-                if len(one.tiers) != len(asked):
-                    all_said = False
-                    continue
-                there = np.zeros(len(keys), dtype=np.uint8)
-                # Tiers that this node does not know are none.
-                there[: len(asked)] = np.frombuffer(one.tiers, dtype=np.uint8) & TIERS_MAX
-                if self._peers.may_ask(one.node_id, one.epoch):
-                    found[one.node_id] = there
-                elif self._peers.rests(one.node_id, one.epoch):
-                    away |= there > 0
-                elif self._peers.may_ask(one.node_id):  # it has been started anew since
-                    all_said = False
+        told, all_said = await self._told(request)
+        for one in told:
+            if len(one.tiers) != len(asked):
+                all_said = False
+                continue
+            there = np.zeros(len(keys), dtype=np.uint8)
+            # Tiers that this node does not know are none.
+            there[: len(asked)] = np.frombuffer(one.tiers, dtype=np.uint8) & TIERS_MAX
+            if self._peers.may_ask(one.node_id, one.epoch):
+                found[one.node_id] = there
+            elif self._peers.rests(one.node_id, one.epoch):
+                away |= there > 0
+            elif self._peers.may_ask(one.node_id):  # it has been started anew since
+                all_said = False
         return Listed(found, away, all_said)
 
     async def close(self) -> None:
@@ -106,9 +105,10 @@ class Whereabouts:
             self._hang_up(address)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    async def _replies(self, request: Any) -> tuple[list[Any], bool]:
-        """That of a conductor that knows of all nodes; else those of others, and then what nodes
-        say of themselves, which counts. And whether nobody else has a word to say."""
+    async def _told(self, request: Any) -> tuple[list[Any], bool]:
+        """Holders that a conductor names which knows of all nodes; else those that others name, but
+        of nodes that answer only what these say of themselves, which may be that they list nothing.
+        And whether nobody else has a word to say."""
         self._forget_the_gone()
         conductors = [one for one in self._serving() if not self._rests(one)]
         self._dice.shuffle(conductors)
@@ -118,18 +118,20 @@ class Whereabouts:
             if (reply := await self._ask(address, stub.Holders, request)) is not None:
                 self._resting.pop(address, None)
                 if not reply.approximate:
-                    return [reply], len(reply.holders) < HOLDERS_MAX
+                    return _named([reply]), len(reply.holders) < HOLDERS_MAX
                 said.append(reply)
             elif not self._rests(address):  # else others were told the same at the same time
                 self._resting[address] = Rest.after(self._resting.get(address), self._clock.now())
         nodes = self._peers.known()
         if said and len(nodes) > ASKED_MAX:  # that is of most of them, and not of a sample
-            return said, False
+            return _named(said), False
         some = self._dice.sample(nodes, min(ASKED_MAX, len(nodes)))
         asks = [self._ask_node(one, request) for one in some]
-        replies = [reply for reply in await asyncio.gather(*asks) if reply is not None]
-        all_said = len(replies) == len(nodes) and not self._peers.resting()
-        return said + replies, all_said
+        replies = zip(some, await asyncio.gather(*asks), strict=True)
+        answers = {node.node_id: reply for node, reply in replies if reply is not None}
+        all_said = len(answers) == len(nodes) and not self._peers.resting()
+        of_others = [one for one in _named(said) if one.node_id not in answers]
+        return of_others + _named(answers.values()), all_said
 
     def _serving(self) -> list[str]:
         return [one.address for one in self._conductors if one.state == "serving"]
@@ -172,3 +174,7 @@ class Whereabouts:
         if address not in self._channels:
             self._channels[address] = open_async_channel(address, self._credentials)
         return self._channels[address]
+
+
+def _named(replies: Iterable[Any]) -> list[Any]:
+    return [one for reply in replies for one in reply.holders]

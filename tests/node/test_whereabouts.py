@@ -237,8 +237,22 @@ def test_where_no_conductor_knows_of_all_the_nodes_are_asked_beside_it(run: Run)
     run(test)
 
 
+def test_a_node_that_says_it_has_nothing_is_believed_before_a_conductor_that_does_not_know_of_all(
+    run: Run,
+) -> None:
+    async def test(world: World) -> None:
+        await world.conductor("x", unknowing(("a", 1, b"\1\1\1"), ("b", 9, b"\1\1\1")))
+        for name in ("a", "b"):  # one of them was started anew since
+            await world.node(name, Answerer())
+        listed = await world.whereabouts.listed(KEYS)
+        assert not listed.holders and listed.all_said
+
+    run(test)
+
+
+@pytest.mark.parametrize("named", [("a",), ()])
 def test_of_many_nodes_a_conductor_that_does_not_know_of_all_knows_more_than_some_of_them(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch, named: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("kvstore.node.whereabouts.ASKED_MAX", 1)
 
@@ -246,9 +260,9 @@ def test_of_many_nodes_a_conductor_that_does_not_know_of_all_knows_more_than_som
         nodes = {name: Answerer((name, 1, b"\1\1\1")) for name in ("a", "b")}
         for name, node in nodes.items():
             await world.node(name, node)
-        await world.conductor("x", unknowing(("a", 1, b"\1\1\0")))
+        await world.conductor("x", unknowing(*((name, 1, b"\1\1\0") for name in named)))
         listed = await world.whereabouts.listed(KEYS)
-        assert set(listed.holders) == {"a"} and not listed.all_said
+        assert set(listed.holders) == {*named} and not listed.all_said
         assert not any(node.asked for node in nodes.values())
 
     run(test)
