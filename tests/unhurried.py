@@ -1,6 +1,7 @@
-"""A node that waits ten times as long for what is open when it is told to end, and for others to
-say what they hold, for tests of what it does meanwhile and of what it makes of their answers: on a
-busy machine the usual time may be over before they have looked, and before an answer comes.
+"""A node that waits ten times as long for what is open when it is told to end, and for what it asks
+others, and whose lease lasts four times as long, for tests of what it does meanwhile and of what it
+makes of their answers: on a busy machine the usual time may be over before they have looked, and
+before an answer comes.
 
 As a program it is `kvstore` with those times.
 """
@@ -29,9 +30,17 @@ def unhurried(**options: Any) -> Iterator[NodeProcess]:
 
 def main() -> None:
     from kvstore.cli.main import main as command
-    from kvstore.node import daemon, whereabouts
+    from kvstore.node import daemon, link, peers, whereabouts
+
+    class Heartbeat(daemon.Heartbeat):
+        def __init__(self, opened: Any, record: Any, lease_ms: int, *more: Any, **named: Any):
+            super().__init__(opened, record, 4 * lease_ms, *more, **named)
 
     daemon.DRAIN_SECONDS *= 10
+    daemon.Heartbeat = Heartbeat  # type: ignore[misc]
+    link.Link.call.__defaults__ = (10 * link.CALL_SECONDS,)
+    link.STALL_SECONDS *= 10
+    peers.BEGIN_SECONDS *= 10
     whereabouts.ASK_SECONDS *= 10
     sys.exit(command())
 

@@ -31,7 +31,6 @@ from tests.conductor.reporting import Reporting, asked, engine
 from tests.nodes import (
     SPEC,
     Caller,
-    NodeProcess,
     eventually,
     payload,
     prompt,
@@ -39,6 +38,7 @@ from tests.nodes import (
     refused,
     short_directory,
 )
+from tests.standing_in import StandingIn
 
 BLOCKS = 64  # of a prompt whose reading is timed
 
@@ -49,7 +49,12 @@ class Cluster:
         self.people = People(home / "certs", database)
         shared = ["--metadata", os.fspath(database)]
         self.nodes = [
-            NodeProcess(home / name, tls=self.people.certificate(Role.NODE, name), options=shared)
+            StandingIn(
+                "tests.unhurried",
+                home / name,
+                tls=self.people.certificate(Role.NODE, name),
+                options=shared,
+            )
             for name in ("n1", "n2")
         ]
         for one in self.nodes:

@@ -86,7 +86,7 @@ def test_what_comes_after_itself_is_refused(client: Client) -> None:
 
 def test_the_end_is_had_at_another_node_that_lacks_the_beginning() -> None:
     with pool() as nodes:
-        ours, theirs = (client_at(nodes.node(name)) for name in "ab")
+        ours, theirs = (client_at(nodes.node(name, "tests.unhurried")) for name in "ab")
         with ours, theirs:
             store(ours, ours.keyed(KEYS[:4], after=""))
             some = theirs.keyed(KEYS[1:4])

@@ -35,7 +35,7 @@ def test_what_nobody_else_has_is_moved_and_the_node_ends(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pool() as nodes:
-        leaving, other = nodes.node("a"), nodes.node("b")
+        leaving, other = (nodes.node(name, "tests.unhurried") for name in "ab")
         callers = knowing([leaving, other])
         chains = [prompt(number, 1 + number % 4) for number in range(20)]
         for blocks in chains[5:]:
@@ -60,7 +60,7 @@ def test_what_nobody_else_has_is_moved_and_the_node_ends(
 
 def test_while_it_moves_it_serves_reads_and_takes_no_puts() -> None:
     with pool() as nodes:
-        leaving, other = nodes.node("a"), nodes.node("b")
+        leaving, other = (nodes.node(name, "tests.unhurried") for name in "ab")
         callers = knowing([leaving, other])
         blocks = prompt(1, 3)
         put(callers[0], blocks)
@@ -80,8 +80,8 @@ def test_while_it_moves_it_serves_reads_and_takes_no_puts() -> None:
 def test_the_best_goes_first_and_what_is_left_when_the_time_is_over_is_said() -> None:
     with pool() as nodes:
         # A slot is 8 KiB: the other has room for 128 blocks, and what it has is worth more to it.
-        leaving = nodes.node("a")
-        other = nodes.node("b", dram="1MiB", slab="64KiB")
+        leaving = nodes.node("a", "tests.unhurried")
+        other = nodes.node("b", "tests.unhurried", dram="1MiB", slab="64KiB")
         callers = knowing([leaving, other])
         old, new = prompt(1, 100), prompt(2, 100)
         put(callers[0], old)
@@ -133,7 +133,7 @@ def test_of_a_node_with_an_ssd_it_says_that_what_that_keeps_is_served_again(
 
 def test_a_drain_that_is_told_to_moves_nothing() -> None:
     with pool() as nodes:
-        leaving, other = nodes.node("a"), nodes.node("b")
+        leaving, other = (nodes.node(name, "tests.unhurried") for name in "ab")
         callers = knowing([leaving, other])
         blocks = prompt(1, 2)
         put(callers[0], blocks)
@@ -144,7 +144,8 @@ def test_a_drain_that_is_told_to_moves_nothing() -> None:
 
 def test_what_an_earlier_run_left_on_ssd_is_moved_though_nobody_asked_for_it() -> None:
     with pool() as nodes:
-        leaving, other = nodes.node("a", ssd="64MiB"), nodes.node("b")
+        leaving = nodes.node("a", "tests.unhurried", ssd="64MiB")
+        other = nodes.node("b", "tests.unhurried")
         callers = knowing([leaving, other])
         blocks = prompt(1, 4)
         put(callers[0], blocks, durable=True)

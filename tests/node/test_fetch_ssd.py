@@ -13,7 +13,8 @@ from tests.pools import pool
 
 def test_what_is_on_ssd_behind_a_block_that_is_fetched_is_opened_with_it() -> None:
     with pool() as nodes:
-        pair = Pair(nodes, nodes.node("a"), nodes.node("b", ssd="16MiB"))
+        a = nodes.node("a", "tests.unhurried")
+        pair = Pair(nodes, a, nodes.node("b", "tests.unhurried", ssd="16MiB"))
         blocks = pair.stored(4)
         behind = pair.at_b.about(blocks) | {"hashes": blocks.hashes[1:]}
 

@@ -89,7 +89,7 @@ class Reading:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Pair]:
     with pool() as nodes:
-        yield Pair(nodes, nodes.node("a"), nodes.node("b"))
+        yield Pair(nodes, *(nodes.node(name, "tests.unhurried") for name in "ab"))
 
 
 @pytest.fixture
@@ -109,9 +109,8 @@ def test_a_reader_elsewhere_has_each_layer_once_it_is_written(pair: Pair) -> Non
     assert reading.end() == hand_off.data and reading.error is None
     hand_off.seal()
     pair.at_b.ask("Close", handles=[handle])
-    followed = "followed_blocks"
     eventually(lambda: pair.at_b.match(hand_off.blocks) == (1, pb.HIT), KNOWN_SECONDS)
-    eventually(lambda: pair.at_b.counters()[followed] >= 1, KNOWN_SECONDS)
+    eventually(lambda: pair.at_b.counters()["followed_blocks"] >= 1, KNOWN_SECONDS)
     pair.fetched(hand_off.blocks)
 
 
@@ -260,7 +259,8 @@ def test_a_node_without_room_for_what_is_followed_says_miss(pair: Pair) -> None:
 
 def test_a_node_whose_slabs_are_too_small_for_what_is_followed_holds_nothing_elsewhere() -> None:
     with pool() as nodes:
-        pair = Pair(nodes, nodes.node("a"), nodes.node("b", slab="1MiB"))
+        slabs = {"a": "8MiB", "b": "1MiB"}
+        pair = Pair(nodes, *(nodes.node(k, "tests.unhurried", slab=v) for k, v in slabs.items()))
         blocks, writer = pair.new(1, LARGE), pair.a.caller()  # 4 MiB
         hand_offs = writer.reserve(blocks, LARGE, hand_off=True).hand_offs
         about, opened = pair.at_b.about(blocks, LARGE), pair.at_a.counters()["open_hit_blocks"]

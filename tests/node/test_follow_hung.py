@@ -146,9 +146,9 @@ def test_what_is_cancelled_while_it_waits_for_a_thread_or_has_one_leaves_both_to
 
 def test_blocks_of_a_node_that_is_well_come_while_another_hangs_that_many_follow() -> None:
     with pool() as nodes:
-        roomy = {"dram": "64MiB", "slab": "8MiB"}
+        roomy = {"program": "tests.unhurried", "dram": "64MiB", "slab": "8MiB"}
         pair = Pair(nodes, nodes.node("a", **roomy), nodes.node("b", **roomy))
-        well = nodes.node("c").caller()
+        well = nodes.node("c", "tests.unhurried").caller()
         chains = [prompt(5_000_000 + number, 1) for number in range(6)]
         for one in chains:
             well.put(one)

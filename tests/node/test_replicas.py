@@ -133,7 +133,8 @@ def test_a_remove_reaches_the_copies_and_counts_each_block_once(trio: list[Calle
 
 def test_a_remove_reaches_the_copies_though_the_disk_does_not_take_it() -> None:
     with pool() as nodes:
-        a, b = nodes.node("a", ssd="64MiB"), nodes.node("b")
+        a = nodes.node("a", "tests.unhurried", ssd="64MiB")
+        b = nodes.node("b", "tests.unhurried")
         callers, blocks = knowing([a, b]), prompt(1, 2)
         put(callers[0], blocks, durable=True)
         copied(callers[0], blocks, 2)
@@ -145,7 +146,8 @@ def test_a_remove_reaches_the_copies_though_the_disk_does_not_take_it() -> None:
 
 def test_what_a_disk_elsewhere_does_not_take_is_removed_there_all_the_same() -> None:
     with pool() as nodes:
-        a, b = nodes.node("a"), nodes.node("b", ssd="64MiB")
+        a = nodes.node("a", "tests.unhurried")
+        b = nodes.node("b", "tests.unhurried", ssd="64MiB")
         callers, blocks = knowing([a, b]), prompt(1, 2)
         put(callers[1], blocks, durable=True)
         eventually(lambda: callers[0].match(blocks)[0] == 2, 60.0)
