@@ -6,17 +6,18 @@ import os
 import signal
 import threading
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
+from kvstore.cli import pool_purge
 from kvstore.cli.main import main
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.copies import copied, holding, knowing, put
-from tests.nodes import LARGE, SPEC, eventually, prompt
+from tests.nodes import LARGE, PATIENCE_SECONDS, SPEC, eventually, prompt
 from tests.pools import pool
 
-QUARANTINE_SECONDS = 2.0  # from one node to all
+QUARANTINE_SECONDS = 20.0  # from one node to all: far more than it takes
 NAME = SPEC.digest.hex()[:12]
 
 
@@ -24,7 +25,7 @@ def test_a_quarantine_set_at_one_node_holds_at_all_and_a_release_lets_nothing_ol
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pool() as nodes:
-        started = [nodes.node(name) for name in "ab"]
+        started = [nodes.node(name, "tests.unhurried") for name in "ab"]
         callers = knowing(started)
         callers[1].register(LARGE)
         blocks, kept = prompt(1, 2), prompt(2, spec=LARGE)
@@ -57,7 +58,7 @@ def test_a_quarantine_set_at_one_node_holds_at_all_and_a_release_lets_nothing_ol
 
 def test_a_node_that_stood_still_through_a_release_drops_what_it_had_before_it_serves() -> None:
     with pool() as nodes:
-        started = [nodes.node(name) for name in "ab"]
+        started = [nodes.node(name, "tests.unhurried") for name in "ab"]
         callers = knowing(started)
         blocks = prompt(1, 2)
         put(callers[0], blocks, replicas=2)
@@ -78,7 +79,7 @@ def test_a_purge_everywhere_leaves_no_copy_and_says_who_was_not_reached(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pool() as nodes:
-        started = [nodes.node(name) for name in "abc"]
+        started = [nodes.node(name, "tests.unhurried") for name in "abc"]
         callers = knowing(started)
         blocks = prompt(1, 3)
         put(callers[0], blocks, replicas=3)
@@ -103,10 +104,12 @@ def test_a_purge_everywhere_leaves_no_copy_and_says_who_was_not_reached(
 
 @pytest.mark.parametrize("state", ["draining", "serving"])
 def test_a_purge_everywhere_waits_for_a_node_that_ends_and_for_no_other(
-    state: Literal["draining", "serving"], capsys: pytest.CaptureFixture[str]
+    state: Literal["draining", "serving"],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pool() as nodes:
-        started = [nodes.node(name) for name in "ab"]
+        started = [nodes.node(name, "tests.unhurried") for name in "ab"]
         callers = knowing(started)
         put(callers[0], prompt(1, 3))
         held = callers[0].stats().blocks
@@ -116,9 +119,21 @@ def test_a_purge_everywhere_waits_for_a_node_that_ends_and_for_no_other(
         # metadata, and may well run.
         nodes.with_metadata(lambda metadata: metadata.put(record.key(), record.encode()))
         where = ["--metadata", os.fspath(nodes.metadata), "--dir", os.fspath(nodes.directory)]
-        ends = threading.Timer(
-            1.0, lambda: nodes.with_metadata(lambda metadata: metadata.delete(record.key()))
-        )
+        looked, states = threading.Semaphore(0), pool_purge._states
+
+        async def noted(*given: Any) -> Any:
+            found = await states(*given)
+            looked.release()
+            return found
+
+        def leaves() -> None:
+            for _ in range(2 if state == "draining" else 1):  # it is waited for by then
+                assert looked.acquire(timeout=PATIENCE_SECONDS)
+            nodes.with_metadata(lambda metadata: metadata.delete(record.key()))
+
+        monkeypatch.setattr(pool_purge, "_states", noted)
+        monkeypatch.setattr(pool_purge, "_LEAVES_SECONDS", PATIENCE_SECONDS)
+        ends = threading.Thread(target=leaves)
         ends.start()
         try:
             code = main(["purge", "--namespace", NAME, "--everywhere", "--yes", *where])
