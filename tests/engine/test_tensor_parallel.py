@@ -307,8 +307,9 @@ def test_a_rank_that_does_not_start_ends_the_wait_for_it() -> None:
 
 
 def test_a_rank_that_ends_a_moment_after_the_others_have_lost_it_is_named(
-    capfd: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("kvstore.cli.ranks.GONE_SECONDS", 30.0)
     dies = ["sh", "-c", "sleep 0.1; kill -9 $$"]
     with pytest.raises(Unavailable), Ranks([], 2) as ranks:
         pipe = subprocess.PIPE

@@ -109,6 +109,7 @@ def test_an_answer_may_take_long_as_long_as_batches_come(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription, "REPLAY_SECONDS", 1.2)
+    monkeypatch.setattr(subscription, "PAUSE_SECONDS", 30.0)
     publisher.pause_seconds = 0.3
     for number in range(5):
         publisher.publish(event(number))
