@@ -33,7 +33,7 @@ from tests.gateway.engine_doubles import (
 )
 from tests.nodes import CALL_SECONDS, SPEC
 
-SILENCE_SECONDS = 2.0  # that a test waits for
+SILENCE_SECONDS = 5.0  # that a test waits for
 
 
 def test_a_prompt_is_prefilled_at_one_engine_and_followed_at_another() -> None:

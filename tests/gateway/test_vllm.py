@@ -30,7 +30,7 @@ from tests.rpc.drops import saying
 PROMPT = tuple(range(100))
 TOKENS = [7, 8, 9, 10]
 WHOLE = (told(TOKENS[:1]), told(TOKENS[1:3]), told(TOKENS[3:], "length"), used(64), DONE)
-SILENCE_SECONDS = 2.0  # that a test waits for
+SILENCE_SECONDS = 5.0  # that a test waits for
 NOBODY_THERE = "http://127.0.0.1:9"
 
 
