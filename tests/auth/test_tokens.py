@@ -21,7 +21,7 @@ from kvstore.metadata.tenants import Tenants, new_tenant
 from kvstore.metadata.tokens import id_of, make
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.auth.people import People, admitted
-from tests.nodes import NodeProcess, eventually, prompt, refused
+from tests.nodes import Caller, NodeProcess, eventually, prompt, refused
 
 CODE = grpc.StatusCode
 WITHIN_SECONDS = 2.0  # revocation, in all nodes, while the metadata is there
@@ -51,8 +51,10 @@ def test_a_new_tenant_and_its_token_work_at_once_and_a_revoked_one_no_more(
 
 
 def test_a_token_that_is_over_ends_its_streams_too(people: People, tls_node: NodeProcess) -> None:
-    credentials = Credentials(people.client, people.token("team-a", seconds=4))
-    caller = eventually(lambda: admitted(tls_node, credentials))
+    def admitted_for_a_while() -> Caller | None:
+        return admitted(tls_node, Credentials(people.client, people.token("team-a", seconds=4)))
+
+    caller = eventually(admitted_for_a_while)
     with pytest.raises(grpc.RpcError):
         next(caller.stream)
     assert refused(lambda: caller.match(prompt(1))).kind == "Unauthenticated"
