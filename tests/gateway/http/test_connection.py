@@ -158,6 +158,7 @@ def test_who_reads_none_of_its_answer_is_hung_up_on() -> None:
 
 
 def test_who_reads_slowly_gets_all_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SERVE_HEAD_SECONDS", SECONDS)
     monkeypatch.setattr(connection, "SERVE_STALL_SECONDS", 2.0)
 
     async def test(address: tuple[str, int]) -> None:
@@ -198,8 +199,9 @@ WRONG = {
 
 @pytest.mark.parametrize("said", WRONG)
 def test_who_says_what_is_no_http_is_told_what_is_wrong_with_it_and_so_is_the_log(
-    said: bytes, caplog: pytest.LogCaptureFixture
+    said: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connection, "SERVE_HEAD_SECONDS", SECONDS)
     wanted, why = WRONG[said]
 
     async def test(address: tuple[str, int]) -> None:
