@@ -108,15 +108,16 @@ def test_what_a_long_answer_had_no_room_for_is_asked_for_once_more(
 def test_an_answer_may_take_long_as_long_as_batches_come(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription, "REPLAY_SECONDS", 1.2)
+    monkeypatch.setattr(subscription, "REPLAY_SECONDS", 4.0)
     monkeypatch.setattr(subscription, "PAUSE_SECONDS", 30.0)
-    publisher.pause_seconds = 0.3
-    for number in range(5):
+    publisher.pause_seconds = 0.5
+    for number in range(10):
         publisher.publish(event(number))
     with listening(publisher) as heard:
-        hears(publisher, heard, [*range(5)])
-        publisher.publish(event(5))
-        hears(publisher, heard, [*range(6)])
+        hears(publisher, heard, [*range(10)])
+        publisher.publish(event(10))
+        hears(publisher, heard, [*range(11)])
+    assert publisher.asked == [0], "it took one answer"
 
 
 def test_a_batch_that_the_engine_never_sent_is_lost_and_those_behind_it_are_taken(
