@@ -30,14 +30,14 @@ def unhurried(**options: Any) -> Iterator[NodeProcess]:
 
 def main() -> None:
     from kvstore.cli.main import main as command
-    from kvstore.node import daemon, link, peers, whereabouts
+    from kvstore.node import daemon, heartbeat, link, peers, whereabouts
 
-    class Heartbeat(daemon.Heartbeat):
+    class Heartbeat(heartbeat.Heartbeat):
         def __init__(self, opened: Any, record: Any, lease_ms: int, *more: Any, **named: Any):
             super().__init__(opened, record, 4 * lease_ms, *more, **named)
 
     daemon.DRAIN_SECONDS *= 10
-    daemon.Heartbeat = Heartbeat  # type: ignore[misc]
+    daemon.Heartbeat = Heartbeat  # type: ignore[attr-defined]
     link.Link.call.__defaults__ = (10 * link.CALL_SECONDS,)
     link.STALL_SECONDS *= 10
     peers.BEGIN_SECONDS *= 10
