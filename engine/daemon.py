@@ -126,7 +126,7 @@ async def run(
     pool = Pool(client, core.cache, team, device)
     costs = Rehearsal(core, pool, team).run() if config.conductors else None
     worker = Worker(core, pool, team, broken)
-    service = EngineService(worker, _SAID[begins], str(config.model), spec.digest)
+    service = EngineService(worker, _SAID[begins], str(config.model), spec)
     server = Server(
         address,
         {"moonpool.v1.Engine": lambda s: engine_pb2_grpc.add_EngineServicer_to_server(service, s)},

@@ -12,6 +12,7 @@ from kvstore import traces
 from kvstore.errors import Invalid, Overloaded, Unavailable
 from kvstore.limits import REQUEST_ID_BYTES_MAX
 from kvstore.rpc.handler import typed
+from kvstore.spec import KVSpec
 from kvstore.wire.v1 import engine_pb2 as pb
 from kvstore.wire.v1 import engine_pb2_grpc
 
@@ -26,20 +27,22 @@ Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 Reserved: TypeAlias = tuple[bytes, ...]
 
 SALT_MAX = 1_024  # characters, as vLLM takes
+_RETRY_MS = 1_000  # before somebody may be known who has the weights that are asked for
 
 
 class EngineService(engine_pb2_grpc.EngineServicer):
     """The Engine service. Each method is documented in proto/moonpool/v1/engine.proto."""
 
-    def __init__(self, worker: Worker, role: str, model: str, namespace: bytes) -> None:
+    def __init__(self, worker: Worker, role: str, model: str, spec: KVSpec) -> None:
         self._worker = worker
-        self.role, self._model, self._namespace = role, model, namespace
+        self.role, self._model, self._spec = role, model, spec
         self._eos = frozenset(worker.core.model.config.eos_ids)
 
     @typed
     async def Prefill(
         self, request: pb.PrefillRequest, context: Context
     ) -> AsyncIterator[pb.PrefillReply]:
+        self._check_weights(request.revision)
         # One new token is the least an engine makes; the decode engine makes it anew.
         now = time.monotonic()
         asked = Request(
@@ -69,6 +72,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateReply]:
+        self._check_weights(request.revision)
         now = time.monotonic()
         asked = Request(
             _checked(request.request_id),
@@ -102,11 +106,17 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         return pb.EngineInfoReply(
             role=self.role,
             model=self._model,
-            namespace=self._namespace,
+            namespace=self._spec.digest,
             pages=allocator.pages,
             pages_free=allocator.free,
             requests=self._worker.requests,
         )
+
+    def _check_weights(self, revision: str) -> None:
+        """With each call: another process was here, maybe, when its caller last looked."""
+        if revision not in ("", self._spec.revision):
+            text = f"it has other weights than it was asked for: {self._spec.revision}"
+            raise Unavailable(text, _RETRY_MS)
 
     def _prompt(self, request: pb.PrefillRequest | pb.GenerateRequest) -> tuple[int, ...]:
         """Not read where it alone is more than may ever run: a message has room for millions."""

@@ -91,7 +91,7 @@ class Dispatcher:
         `Overloaded` where it is refused, `Unavailable` where no engine could be had, `CallerLeft`
         once that has left, `Unable` where none has what it needs, and `Invalid`. Once it has
         enough what came is returned. Where something is raised `outcome` has what came."""
-        run = Run(request, told, caller or Caller(), outcome)
+        run = Run(request, self._spaces.revision, told, caller or Caller(), outcome)
         try:
             self._run(run)
         finally:

@@ -22,9 +22,16 @@ class Run:
     """From when it came on."""
 
     def __init__(
-        self, request: Request, told: Told, caller: Caller, outcome: Outcome | None = None
+        self,
+        request: Request,
+        revision: str,
+        told: Told,
+        caller: Caller,
+        outcome: Outcome | None = None,
     ) -> None:
-        self.request, self._told, self.caller = request, told, caller
+        """`revision` is that of the weights that are to answer: whoever is at an address by now may
+        have others."""
+        self.request, self._revision, self._told, self.caller = request, revision, told, caller
         self.outcome, self.since = outcome or Outcome(), time.monotonic()
         self._waits_since = self.since
         self._again = False  # the next token is one that came before
@@ -69,7 +76,11 @@ class Run:
 
     def prefill(self, turn: engine_pb2.Turn) -> engine_pb2.PrefillRequest:
         return engine_pb2.PrefillRequest(
-            request_id=self.id, prompt=self._so_far(), turn=turn, cache_salt=self.request.salt
+            request_id=self.id,
+            prompt=self._so_far(),
+            turn=turn,
+            cache_salt=self.request.salt,
+            revision=self._revision,
         )
 
     def generate(self, turn: engine_pb2.Turn | None = None) -> engine_pb2.GenerateRequest:
@@ -85,6 +96,7 @@ class Run:
             cache_salt=self.request.salt,
             logprobs=self.request.logprobs,
             as_many_as_fit=self.request.as_many_as_fit,
+            revision=self._revision,
         )
 
     def _so_far(self) -> list[int]:

@@ -74,6 +74,10 @@ class Space:
 class Spaces(Protocol):
     """Safe to use from several threads."""
 
+    @property
+    def revision(self) -> str:
+        """Of the weights that all of them have."""
+
     def now(self) -> Sequence[Space]:
         """Those that engines serve."""
 
@@ -92,7 +96,7 @@ class One:
     """The namespace of engines that are all alike."""
 
     def __init__(self, spec: KVSpec) -> None:
-        self._all = (Space.of(spec),)
+        self._all, self.revision = (Space.of(spec),), spec.revision
 
     def now(self) -> Sequence[Space]:
         return self._all
@@ -111,7 +115,7 @@ class Told:
     """What conductors say there is of these weights. While none says anything it is as before."""
 
     def __init__(self, conductors: Conductors, revision: str) -> None:
-        self._conductors, self._revision = conductors, revision
+        self._conductors, self.revision = conductors, revision
         self._lock = threading.Lock()
         self._all: tuple[Space, ...] = ()
         self._left: Set[str] = frozenset()
@@ -151,7 +155,7 @@ class Told:
 
     def _look(self) -> None:
         said = []
-        for one in self._conductors.crews(self._revision, self._patience):
+        for one in self._conductors.crews(self.revision, self._patience):
             said.append(one)
             if one.crews and not self._all:
                 break  # a request waits for this: what others say is heard when it is asked next

@@ -23,6 +23,7 @@ from kvstore.engine.worker import Job, Started
 from kvstore.errors import Invalid
 from kvstore.limits import REQUEST_ID_BYTES_MAX, MiB
 from kvstore.wire.v1 import conductor_pb2, engine_pb2
+from tests.nodes import SPEC
 
 
 def reported(request_id: str) -> None:
@@ -77,7 +78,7 @@ def test_a_hand_off_is_for_whoever_passes_it_on_and_nobody_else_waits_for_one(
     call: str, told: list[bytes]
 ) -> None:
     ends: Any = Ends()
-    service = EngineService(ends, "both", "model", b"")
+    service = EngineService(ends, "both", "model", SPEC)
     request = getattr(engine_pb2, f"{call}Request")(request_id="r", prompt=[1, 2, 3])
 
     replies = asyncio.run(said(getattr(service, call)(request, None)))
@@ -88,7 +89,7 @@ def test_a_hand_off_is_for_whoever_passes_it_on_and_nobody_else_waits_for_one(
 
 def test_a_prefill_says_what_it_reused_and_why_no_more() -> None:
     ends: Any = Ends()
-    service = EngineService(ends, "prefill", "model", b"")
+    service = EngineService(ends, "prefill", "model", SPEC)
     request = engine_pb2.PrefillRequest(request_id="r", prompt=[1, 2, 3, 4, 5])
     done = asyncio.run(said(service.Prefill(request, None)))[-1].done
     assert (done.reused_tokens, done.computed_tokens, done.miss) == (2, 3, "absent")
@@ -97,7 +98,7 @@ def test_a_prefill_says_what_it_reused_and_why_no_more() -> None:
 def submitted(prompt: int, **fields: Any) -> Request:
     """What the engine is to run, of a request with a prompt of so many tokens."""
     ends: Any = Ends()
-    service = EngineService(ends, "both", "model", b"")
+    service = EngineService(ends, "both", "model", SPEC)
     asked = engine_pb2.GenerateRequest(request_id="r", prompt=range(prompt), **fields)
 
     async def replies() -> list[Any]:
@@ -127,15 +128,17 @@ def test_a_prompt_behind_which_no_token_fits_is_refused() -> None:
     assert isinstance(refusal(asked, Limits(max_request_tokens=ROOM)), RequestTooLong)
 
 
-def refused(call: str, **fields: Any) -> str:
+def refused(
+    call: str, code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT, **fields: Any
+) -> str:
     """In which words; nothing of it is to run."""
     ends, context = Ends(), Mock()
     worker: Any = ends
-    service = EngineService(worker, "both", "model", b"")
+    service = EngineService(worker, "both", "model", SPEC)
     request = getattr(engine_pb2, f"{call}Request")(request_id="r", **fields)
     asyncio.run(said(getattr(service, call)(request, context)))
     assert not ends.jobs
-    context.set_code.assert_called_once_with(grpc.StatusCode.INVALID_ARGUMENT)
+    context.set_code.assert_called_once_with(code)
     return str(context.set_details.call_args.args[0])
 
 
@@ -150,6 +153,17 @@ def test_a_prompt_for_which_there_is_never_room_is_counted_and_not_read(call: st
         tracemalloc.stop()
     assert f"{2 * MiB} prompt tokens are more than the {ROOM} that fit" in why
     assert most < 8 * MiB, "a tuple of them has 8 bytes for each"
+
+
+@pytest.mark.parametrize("call", ["Prefill", "Generate"])
+def test_what_is_asked_of_other_weights_is_for_another_engine(call: str) -> None:
+    why = refused(call, grpc.StatusCode.UNAVAILABLE, prompt=[1, 2], revision="others")
+    assert f"has other weights than it was asked for: {SPEC.revision}" in why
+
+
+@pytest.mark.parametrize("named", [{}, {"revision": SPEC.revision}])
+def test_what_is_asked_of_its_weights_or_of_any_runs(named: Any) -> None:
+    assert submitted(2, **named).prompt == (0, 1)
 
 
 def test_windows_of_more_blocks_than_a_prompt_can_have_are_refused() -> None:

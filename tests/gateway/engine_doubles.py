@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from kvstore.config import OPEN
-from kvstore.errors import Invalid, Overloaded, TooLate
+from kvstore.errors import Invalid, Overloaded, TooLate, Unavailable
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.request import Request
 from kvstore.gateway.spaces import One
@@ -34,7 +34,7 @@ def of_token(token: int) -> pb.Logprobs:
 class Double(engine_pb2_grpc.EngineServicer):
     """Goes on with TOKENS behind PROMPT. `dies_after` so many of them; `refuses` all; one prefill
     `lasts` until it is stopped; has `room` for so many tokens of one request. Says that it `reused`
-    so many in a prefill, and `loaded` so many behind one."""
+    so many in a prefill, and `loaded` so many behind one. Has the weights of a `revision`."""
 
     def __init__(
         self,
@@ -44,7 +44,9 @@ class Double(engine_pb2_grpc.EngineServicer):
         room: int = 1 << 20,
         reused: int = 64,
         loaded: int = 99,
+        revision: str = SPEC.revision,
     ) -> None:
+        self.revision = revision
         self.room, self.reused, self.loaded = room, reused, loaded
         self.dies_after, self.refuses, self.lasts = dies_after, refuses, lasts
         self.stopped = threading.Event()
@@ -59,6 +61,9 @@ class Double(engine_pb2_grpc.EngineServicer):
 
     def Prefill(self, request: pb.PrefillRequest, context: Any) -> Iterator[pb.PrefillReply]:
         self.prefills.append(request)
+        if request.revision != self.revision:
+            refuse(context, Unavailable("it has other weights"))
+            return
         if self.refuses:
             refuse(context, Overloaded("not begun in time"))
             return
@@ -72,6 +77,9 @@ class Double(engine_pb2_grpc.EngineServicer):
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateReply]:
         self.generates.append(request)
+        if request.revision != self.revision:
+            refuse(context, Unavailable("it has other weights"))
+            return
         if self.refuses:
             refuse(context, Overloaded("not begun in time"))
             return

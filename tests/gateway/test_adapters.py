@@ -122,6 +122,7 @@ class Known(One):
     """What conductors say: engines at these addresses."""
 
     def __init__(self, *addresses: str) -> None:
+        super().__init__(SPEC)
         self._all = (replace(Space.of(SPEC), samples=True),)
         self._addresses = addresses
 

@@ -15,7 +15,7 @@ from tests.pools import pool
 
 
 def test_engines_of_which_conductors_hear_no_more_are_gone_on_to() -> None:
-    double = Double()
+    double = Double(revision="w")
     with pool() as nodes, serving(double):
         conductor = nodes.conductor()
         said = pb.ReportRequest(engine=engine("a", revision="w", address=double.address))

@@ -90,6 +90,8 @@ def test_a_plans_blocks_are_as_large_as_those_of_the_engines_that_it_is_for(
     class Second:
         """Is the best of two spaces."""
 
+        revision = SPEC.revision
+
         def now(self) -> list[Space]:
             return [Space(bytes([size]) * 32, 0, size) for size in blocks]
 

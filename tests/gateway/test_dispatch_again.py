@@ -153,6 +153,24 @@ def test_one_that_ran_is_not_failed_by_room_that_comes_too_late(computed: int) -
     assert outcome.engines[0] == dying.address and outcome.engines[-1] == decode.address
 
 
+def test_an_engine_that_has_other_weights_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    other, right = Double(revision="r2"), Double()
+    with serving(other, right):
+        tokens, outcome = run(Nobody(), other.address, right.address)
+        assert tokens == TOKENS and outcome.engines == [other.address, right.address]
+        assert f"without {other.address}: it has other weights" in caplog.text
+        with pytest.raises(Unavailable, match="other weights"):
+            run(Nobody(), other.address)
+
+
+def test_a_prompt_is_handed_over_by_no_engine_that_has_other_weights() -> None:
+    other, decode = Double(revision="r2"), Double()
+    with serving(other, decode):
+        tokens, outcome = run(Planner(other.address, decode.address), decode.address)
+    assert tokens == TOKENS and outcome.engines == [other.address, decode.address]
+    assert not decode.generates[0].hand_off.handles
+
+
 def test_where_all_engines_go_away_the_caller_is_told() -> None:
     with pytest.raises(Unavailable):
         run(Nobody(), "127.0.0.1:1", "127.0.0.1:2")

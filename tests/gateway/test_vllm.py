@@ -38,6 +38,7 @@ class Servers(One):
     """Of engines that all speak OpenAI's API."""
 
     def __init__(self) -> None:
+        super().__init__(SPEC)
         self._all = (replace(Space.of(SPEC), samples=True),)
 
 

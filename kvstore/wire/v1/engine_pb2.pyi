@@ -23,16 +23,18 @@ class Turn(_message.Message):
     def __init__(self, priority_ms: _Optional[float] = ..., aging: _Optional[float] = ..., drop_after_ms: _Optional[int] = ...) -> None: ...
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("request_id", "prompt", "turn", "cache_salt")
+    __slots__ = ("request_id", "prompt", "turn", "cache_salt", "revision")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     turn: Turn
     cache_salt: str
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    revision: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., cache_salt: _Optional[str] = ..., revision: _Optional[str] = ...) -> None: ...
 
 class PrefillReply(_message.Message):
     __slots__ = ("hand_off", "done")
@@ -54,7 +56,7 @@ class PrefillReply(_message.Message):
     def __init__(self, hand_off: _Optional[_Union[HandOff, _Mapping]] = ..., done: _Optional[_Union[PrefillReply.Done, _Mapping]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "prompt", "max_new_tokens", "ignore_eos", "without_pool", "hand_off", "turn", "cache_salt", "logprobs", "as_many_as_fit")
+    __slots__ = ("request_id", "prompt", "max_new_tokens", "ignore_eos", "without_pool", "hand_off", "turn", "cache_salt", "logprobs", "as_many_as_fit", "revision")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +67,7 @@ class GenerateRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     AS_MANY_AS_FIT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     max_new_tokens: int
@@ -75,7 +78,8 @@ class GenerateRequest(_message.Message):
     cache_salt: str
     logprobs: int
     as_many_as_fit: bool
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., max_new_tokens: _Optional[int] = ..., ignore_eos: bool = ..., without_pool: bool = ..., hand_off: _Optional[_Union[HandOff, _Mapping]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., cache_salt: _Optional[str] = ..., logprobs: _Optional[int] = ..., as_many_as_fit: bool = ...) -> None: ...
+    revision: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., max_new_tokens: _Optional[int] = ..., ignore_eos: bool = ..., without_pool: bool = ..., hand_off: _Optional[_Union[HandOff, _Mapping]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., cache_salt: _Optional[str] = ..., logprobs: _Optional[int] = ..., as_many_as_fit: bool = ..., revision: _Optional[str] = ...) -> None: ...
 
 class Logprobs(_message.Message):
     __slots__ = ("logprob", "top_tokens", "top_logprobs")

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import openai
 import pytest
@@ -14,13 +15,14 @@ import pytest
 from kvstore.cli.stack import Child
 from kvstore.config import OPEN
 from kvstore.dashboard.scrape import read
+from kvstore.engine.namespace import spec_of
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.request import Request
 from kvstore.gateway.spaces import One
 from kvstore.wire.v1 import conductor_pb2
 from tests.gateway.engine_doubles import Planner
 from tests.gateway.http.conftest import House, client_of
-from tests.nodes import SPEC, eventually
+from tests.nodes import eventually
 
 BLOCK, NEW, LONG, SECONDS = 64, 5, 900, 60.0
 
@@ -114,11 +116,11 @@ class ThereAfterAll(Planner):
 
 
 def test_one_that_decodes_where_it_is_prefilled_is_looked_up_once_and_found_nothing(
-    house: House,
+    house: House, model_dir: Path
 ) -> None:
     here, other = house.engines
-    before = counted(here.metrics)
-    dispatcher = Dispatcher(ThereAfterAll(here.address, other.address), One(SPEC), (), OPEN)
+    before, spaces = counted(here.metrics), One(spec_of(model_dir))
+    dispatcher = Dispatcher(ThereAfterAll(here.address, other.address), spaces, (), OPEN)
     try:
         outcome = dispatcher.run(Request("there", tuple(prompt(70, 300)), NEW, ignore_eos=True))
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 import subprocess
@@ -9,9 +10,12 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
+import openai
 import pytest
 
+from kvstore.engine.make_model import make_model
 from tests.gateway.http.conftest import House, client_of
 
 FILES, CALLERS, SECONDS = 256, 300, 8.0  # fewer than it lets stay that say nothing
@@ -47,3 +51,16 @@ def test_a_conductor_that_does_not_answer_may_remember_what_one_that_does_has_no
         with house.serving(name, *knows) as gateway, pytest.raises(urllib.error.HTTPError) as told:
             urllib.request.urlopen(f"http://{gateway.address}/board/requests/r", timeout=60)
         assert told.value.code == code
+
+
+def test_an_engine_that_has_another_model_answers_nothing(house: House, tmp_path: Path) -> None:
+    other = make_model(tmp_path / "other", seed=7)
+    engine = house.engines[0].address
+    serve = ["serve", "--model", os.fspath(other), "--name=tiny", "--listen=127.0.0.1:0"]
+    with (
+        house.running("mistaken", [*serve, f"--engine={engine}"]) as gateway,
+        client_of(gateway) as ai,
+        pytest.raises(openai.InternalServerError, match="has other weights") as none,
+    ):
+        ai.completions.create(model="tiny", prompt="w1 w2", max_tokens=4)
+    assert none.value.status_code == 503 and none.value.response.headers["retry-after"] == "1"
