@@ -11,14 +11,18 @@ import grpc
 
 from kvstore.errors import Unavailable
 from kvstore.rpc.lasting import LastingStub
+from kvstore.rpc.status import raised_by
 from kvstore.rpc.threads import threads_for
 
 Call: TypeAlias = Any  # grpc has no types
 
 
-def ask_at_once(servers: Iterable[LastingStub], begin: Callable[[Any], Call]) -> Iterator[Any]:
-    """What each says that answers, the first that does first; `begin` makes the call, which is to
-    have a timeout. One that is refused with what was shown before is asked again."""
+def ask_at_once(
+    servers: Iterable[LastingStub], begin: Callable[[Any], Call]
+) -> Iterator[tuple[str, Any]]:
+    """What each says, by its address, or the typed error of its call: the first that is over first.
+    `begin` makes the call, which is to have a timeout. One that is refused with what was shown
+    before is asked again."""
     calls, over = dict[Call, tuple[LastingStub, Any]](), queue.SimpleQueue[Call]()
 
     def ask(one: LastingStub) -> None:
@@ -34,9 +38,11 @@ def ask_at_once(servers: Iterable[LastingStub], begin: Callable[[Any], Call]) ->
         call = over.get()
         one, stub = calls.pop(call)
         try:
-            yield call.result()
+            yield one.address, call.result()
         except grpc.FutureCancelledError:
             continue  # its channel was closed
-        except grpc.RpcError:
+        except grpc.RpcError as error:
             if one.renewed(stub):
                 ask(one)
+            else:
+                yield one.address, raised_by(error, one.address)

@@ -126,9 +126,11 @@ class Conductors:
         said = self._first_of(lambda stub: stub.Explain(asked, timeout=ANSWER_SECONDS))
         return said.plan if said is not None and said.HasField("plan") else None
 
-    def crews(self, revision: str, seconds: float) -> Iterator[pb.CrewsReply]:
-        """What is served of these weights, as each conductor says that answers within this time:
-        all are asked at once, and who answers first is heard first."""
+    def crews(
+        self, revision: str, seconds: float
+    ) -> Iterator[tuple[str, pb.CrewsReply | KVStoreError]]:
+        """What is served of these weights, as each conductor says within this time, by its address,
+        or why it does not: all are asked at once, and who answers first is heard first."""
         asked = pb.CrewsRequest(revision=revision)
         stubs = [one.stub for one in self._rested()]
         with suppress(Unavailable), self._open():

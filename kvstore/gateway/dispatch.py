@@ -25,7 +25,7 @@ from kvstore.gateway.caller import Caller
 from kvstore.gateway.engines import DEADLINE_SECONDS, Engines
 from kvstore.gateway.known import Known
 from kvstore.gateway.lacking import Lacking
-from kvstore.gateway.needs import Lacks, Needs
+from kvstore.gateway.needs import RETRY_MS, Lacks, Needs
 from kvstore.gateway.request import Outcome, Request, Told
 from kvstore.gateway.run import Otherwise, Run, nobody
 from kvstore.gateway.spaces import Ask, Spaces
@@ -136,7 +136,8 @@ class Dispatcher:
                     self._engines.forget(sent[0])
 
     def _asks(self, run: Run) -> list[Asked]:
-        """For each kind of engines that may have it. Raises `Unable` where none may."""
+        """For each kind of engines that may have it. Raises `Unable` where none may, and
+        `Unavailable` where no engine is known at all."""
         request = run.request
         if request.without_pool:
             return []
@@ -144,6 +145,9 @@ class Dispatcher:
         self._known.forget(self._spaces.left())
         if needs.adapter:  # who has it only they can say
             self._known.hear(self._spaces.addresses())
+        if not spaces and not self._known.any(Needs()):
+            text = f"no engine is known for it: {self._spaces.why_none()}"
+            raise Unavailable(text, RETRY_MS)
         may = [one for one in spaces if needs.met_in(one)]
         if spaces and not may and not self._known.any(needs):
             raise needs.unmet

@@ -25,6 +25,8 @@ Ask = conductor_pb2.ScheduleRequest
 KEPT_SECONDS = 1.0  # a list is as good as new: an engine of a new kind is met so much later
 FIRST_SECONDS = 2.0  # for the first answer: nothing is known without it, and no channel is open
 _ABSENT_SECONDS = 0.2  # a list that names nobody
+_NONE = "no engine of yours with these weights"  # what a conductor names that has heard of none
+_NAMELESS = "engines whose blocks nobody can name here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,9 @@ class Spaces(Protocol):
     def now(self) -> Sequence[Space]:
         """Those that engines serve."""
 
+    def why_none(self) -> str:
+        """Why there are none, where that is so."""
+
     def first(self, asks: Sequence[Ask]) -> int:
         """In which of some spaces a request is best run: there is one at least."""
 
@@ -101,6 +106,9 @@ class One:
     def now(self) -> Sequence[Space]:
         return self._all
 
+    def why_none(self) -> str:
+        return ""
+
     def first(self, asks: Sequence[Ask]) -> int:
         return 0
 
@@ -120,6 +128,7 @@ class Told:
         self._all: tuple[Space, ...] = ()
         self._left: Set[str] = frozenset()
         self._here: Set[str] = frozenset()
+        self._why_none = "no conductor has answered"
         self._good_until = 0.0
         self._patience = FIRST_SECONDS
 
@@ -134,6 +143,9 @@ class Told:
                 with suppress(Unavailable):
                     begin_thread(self._look_beside, "spaces", "the conductors")
             return self._all
+
+    def why_none(self) -> str:
+        return self._why_none
 
     def first(self, asks: Sequence[Ask]) -> int:
         """Where its first token would be soonest; also for one that all of them would refuse."""
@@ -154,14 +166,19 @@ class Told:
             self._look()
 
     def _look(self) -> None:
-        said = []
-        for one in self._conductors.crews(self.revision, self._patience):
+        said, why = list[conductor_pb2.CrewsReply](), list[str]()
+        for address, one in self._conductors.crews(self.revision, self._patience):
+            if isinstance(one, KVStoreError):
+                why.append(f"{address} says that {one}" if one.answered else f"{one}")
+                continue
             said.append(one)
+            why.append(f"{address} names {_NAMELESS if one.crews else _NONE}")
             if one.crews and not self._all:
                 break  # a request waits for this: what others say is heard when it is asked next
         self._patience = ANSWER_SECONDS
         # From now on: else, where all are waited for in vain, each request waits anew, in turn.
         self._good_until = time.monotonic() + KEPT_SECONDS
+        self._why_none = "; ".join(why) or self._why_none
         if not said:
             return
         # One may not hear of engines that another does.

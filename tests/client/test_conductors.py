@@ -16,7 +16,7 @@ import pytest
 from kvstore.client import conductors as module
 from kvstore.client.conductors import Conductors
 from kvstore.client.reporter import Reporter
-from kvstore.errors import Broken, Invalid, Overloaded, Unavailable
+from kvstore.errors import Broken, Invalid, KVStoreError, Overloaded, Unavailable
 from kvstore.rpc.status import refuse
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
@@ -259,9 +259,12 @@ def test_who_serves_is_heard_of_the_first_conductor_that_answers_and_of_each(
         conductors = stack.enter_context(Conductors(addresses))
         began = time.monotonic()
         said = iter(conductors.crews("w", 5.0))
-        assert next(said).crews[0].revision == "w"
+        _, reply = next(said)
+        assert isinstance(reply, pb.CrewsReply) and reply.crews[0].revision == "w"
         assert time.monotonic() - began < 5.0, "a silent one is not waited for"
-        assert len(list(said)) == 1 and first.asked == second.asked == 1
+        errors = {at: str(one) for at, one in said if isinstance(one, KVStoreError)}
+        assert first.asked == second.asked == 1
+        assert errors == {at: f"{at} did not answer within the deadline" for at in addresses[:3]}
         assert time.monotonic() - began < 10.0, "all are waited for at once"
 
 

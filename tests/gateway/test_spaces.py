@@ -6,14 +6,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, cast
 
 import pytest
 
 from kvstore.block import chain
 from kvstore.client.conductors import Conductors
+from kvstore.config import OPEN
 from kvstore.content import salted
+from kvstore.errors import Unavailable
 from kvstore.gateway import spaces
+from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.request import Request
 from kvstore.gateway.spaces import Space, Told
 from kvstore.naming import names_of
@@ -137,6 +141,19 @@ def test_a_conductor_is_told_of_a_request_all_that_bears_on_where_it_is_to_run()
     assert (asked.client, asked.ttft_ms, asked.tpot_ms) == ("c", 9_000, 0)
 
 
+def test_who_has_no_engine_to_be_sent_to_is_told_what_each_conductor_says(
+    conductor: ConductorProcess, report: Report, fresh: None
+) -> None:
+    report("others", revision="w2")
+    with Conductors([conductor.address, "127.0.0.1:1"]) as conductors:
+        dispatcher = Dispatcher(conductors, Told(conductors, "w1"), (), OPEN)
+        with closing(dispatcher), pytest.raises(Unavailable, match="no engine is known") as none:
+            dispatcher.run(REQUEST)
+    assert f"{conductor.address} names no engine of yours with these weights" in str(none.value)
+    assert "127.0.0.1:1 cannot be reached" in str(none.value)
+    assert none.value.retry_after_ms, "they may come"
+
+
 def test_what_was_known_is_kept_while_no_conductor_answers(
     report: Report, conductor: ConductorProcess, fresh: None
 ) -> None:
@@ -158,13 +175,14 @@ class Answers:
         self.said: Iterable[pb.CrewsReply] = [pb.CrewsReply(crews=crews)]
 
     def crews(self, revision: str, seconds: float) -> Any:
-        return self.said
+        return (("c:1", one) for one in self.said)
 
 
 def test_a_crew_whose_blocks_have_no_tokens_is_none(fresh: None) -> None:
     crew = pb.CrewsReply.Crew(namespace=OTHER, engines=1)
     told = Told(cast(Conductors, Answers(crew)), "w1")
     assert not told.now()
+    assert told.why_none() == "c:1 names engines whose blocks nobody can name here"
 
 
 def test_who_has_these_weights_no_more_is_what_one_conductor_says_and_none_denies(

@@ -100,7 +100,10 @@ async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
             servers.append((_server(Starlette(routes=shown)), stack.enter_context(listening)))
         address, *boards = (address_of(at) for _, at in servers)
         serving = asyncio.gather(*(one.serve(sockets=[at]) for one, at in servers))
-        watching = asyncio.create_task(kept("reading metrics", watch.keep, SystemClock()))
+        beside = [
+            asyncio.create_task(kept("reading metrics", watch.keep, SystemClock())),
+            asyncio.create_task(kept("looking for engines", readiness.warn, SystemClock())),
+        ]
         keep_what_stands()
         ready(address, metrics.address, *boards)
         await _first(stopping.wait(), serving)
@@ -110,8 +113,9 @@ async def run(config: GatewayConfig, ready: Callable[..., None]) -> None:
         for server, _ in servers:
             server.should_exit = True
         await serving
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         await metrics.close()
 
 

@@ -6,6 +6,7 @@ Asked as often as anybody likes, it looks once a second.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,8 @@ from kvstore.gateway.events import check_health
 from kvstore.gateway.http.served import Served
 from kvstore.rpc.lasting import LastingStub
 from kvstore.wire.v1 import conductor_pb2, conductor_pb2_grpc, engine_pb2, engine_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 1.0  # of each that is asked
 KEPT_SECONDS = 1.0  # an answer is as good as new
@@ -57,6 +60,13 @@ class Readiness:
                 self._looked = time.monotonic()
         if self._missing:
             raise Unavailable(self._missing, _RETRY_MS)
+
+    async def warn(self) -> None:
+        """Says in the log why nobody will do, where that is so: some may only be late."""
+        try:
+            await self.check()
+        except Unavailable as error:
+            log.warning("not ready yet: %s", error)
 
     def _look(self) -> str:
         """Empty, or why nobody will do."""

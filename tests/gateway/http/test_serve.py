@@ -194,7 +194,9 @@ def test_it_is_not_ready_while_no_engine_is_known(house: House) -> None:
         assert get(lonely, "/health")[0] == 200
         with client_of(lonely) as ai, pytest.raises(openai.InternalServerError) as none:
             ask(ai, "w1")
+        eventually(lambda: "not ready yet: 127.0.0.1:1: " in lonely.log.read_text())
     assert none.value.status_code == 503 and none.value.response.headers["retry-after"] == "1"
+    assert "no engine is known for it: 127.0.0.1:1 cannot be reached" in str(none.value)
 
 
 def test_a_conductor_alone_tells_it_where_engines_are(house: House) -> None:
