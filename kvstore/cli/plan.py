@@ -37,7 +37,7 @@ Formats are Mooncake's (JSON lines with hash_ids of 512 tokens), Qwen-Bailian's
 (16 tokens) and Azure's (CSV, which says nothing of what prompts share). Instead
 of a file, a name makes a load up. What engines take is worked out from the model's
 shape and the GPU's data sheet; it is meant to be right within a factor of two.
-The simulator is compiled once, for about a minute.
+The simulator is compiled once on a machine, for one to several minutes.
 """
 _RATE, _DURATION_S = 10.0, 600.0  # of a load that is made up
 _MACHINE_GPUS = 8

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from kvstore.cli.compiling import said_compiling
 from kvstore.percent import percent
 from kvstore.planner import page, replay
 from kvstore.planner.answers import Answers, answer
@@ -22,14 +24,27 @@ from kvstore.planner.rates import Rates, number
 from kvstore.planner.reasons import why
 from kvstore.planner.search import SHARE
 
+_SHOWN_SECONDS = 0.1
+
 
 def simulated(args: argparse.Namespace, load: Load, cluster: Cluster) -> Answers:
     policy = named(args.policy or "ours")
     others = [named(name) for name in POLICIES if name != policy.name] if args.compare else []
-    if not replay.compiled():
-        print("compiling the simulator: about a minute, once", file=sys.stderr)
-    with tqdm(unit="replay", file=sys.stderr, leave=False, disable=None) as bar:
-        return answer(load, cluster, policy, others, args.seed, bar.update)
+    with (
+        # Shown from the first replay on: what is said of compiling has lines of its own.
+        tqdm(
+            unit="replay", file=sys.stderr, leave=False, disable=None, delay=_SHOWN_SECONDS
+        ) as bar,
+        ExitStack() as first,
+    ):
+        if not replay.compiled():
+            first.enter_context(said_compiling("the simulator"))
+
+        def replayed() -> None:
+            first.close()
+            bar.update()
+
+        return answer(load, cluster, policy, others, args.seed, replayed)
 
 
 def said(found: Answers) -> dict[str, Any]:

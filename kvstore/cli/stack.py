@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
+from kvstore.cli.compiling import SAYS
 from kvstore.cli.parent import environment
 from kvstore.cli.parts import Plan
 from kvstore.cli.patience import Patience, worked_seconds
@@ -66,21 +67,25 @@ class Child:
         assert self._process is not None and self._process.stdout is not None
         patience = Patience(time.monotonic(), READY_SECONDS)
         text = b""
-        while b"\n" not in text:
-            left = patience.left(time.monotonic(), worked_seconds(self.pid))
-            if left <= 0:
-                raise Unavailable(f"{self.name} {patience.why}: {self.log}")
-            readable, _, _ = select.select([self._process.stdout], [], [], min(left, LOOK_SECONDS))
-            if nobody_waits():
-                return
-            if not readable:
-                continue
-            piece = os.read(self._process.stdout.fileno(), 4096)
-            if not piece:
-                code = self._process.wait()  # before that nobody knows how it ended
-                why = f"{self.name} did not start: {self._last_words()}"
-                raise ConfigError(why) if code == WRONG else Unavailable(why)
-            text += piece
+        with self.log.open("rb") as log:
+            log.seek(self._log_from)
+            while b"\n" not in text:
+                left = patience.left(time.monotonic(), worked_seconds(self.pid))
+                if left <= 0:
+                    raise Unavailable(f"{self.name} {patience.why}: {self.log}")
+                output = self._process.stdout
+                readable, _, _ = select.select([output], [], [], min(left, LOOK_SECONDS))
+                _pass_on(log)
+                if nobody_waits():
+                    return
+                if not readable:
+                    continue
+                piece = os.read(output.fileno(), 4096)
+                if not piece:
+                    code = self._process.wait()  # before that nobody knows how it ended
+                    why = f"{self.name} did not start: {self._last_words()}"
+                    raise ConfigError(why) if code == WRONG else Unavailable(why)
+                text += piece
         said = json.loads(text.splitlines()[0])
         self.address, self.metrics = said["ready"], said.get("metrics", "")
         self.board = said.get("board", "")
@@ -124,6 +129,13 @@ class Child:
         return f"{lines[-1]} ({how})" if lines else how
 
 
+def _pass_on(log: BinaryIO) -> None:
+    """What it says of compiling, which is what a first start is waited for."""
+    for line in log:
+        if line.startswith(SAYS):
+            print(line.decode().rstrip(), file=sys.stderr, flush=True)
+
+
 class Stack:
     """The processes of a plan. Use it as a context manager: leaving stops them."""
 
@@ -143,13 +155,15 @@ class Stack:
     def addresses(self) -> dict[str, str]:
         return {name: child.address for name, child in self.children.items()}
 
-    def start(self) -> None:
-        """Start all, each stage side by side; returns when all serve."""
+    def start(self, serves: Callable[[Child], None] = lambda child: None) -> None:
+        """Start all, each stage side by side, and tell of each that `serves`; returns when all
+        do."""
         for stage in self._stages:
             for child in stage:
                 self._begin(child)
             for child in stage:
                 child.wait_ready()
+                serves(child)
 
     def _begin(self, child: Child) -> None:
         at = {name: (one.address, one.metrics) for name, one in self.children.items()}

@@ -39,6 +39,8 @@ def test_the_demo_reuses_kv_and_its_tokens_are_those_of_transformers(tmp_path: P
     assert facts["control"]["strip_ratio_median"] >= 100
     assert "random" in ran.stdout and "noise" in ran.stdout
     assert "identical   8/8" in ran.stdout
+    assert "8 requests, each with the pool and without it\n" in ran.stdout
+    assert "control: 8 of them again" in ran.stdout
 
 
 def test_where_its_figures_cannot_go_it_says_so_before_it_starts_anything(

@@ -59,6 +59,35 @@ def test_a_process_that_is_at_work_is_waited_for_though_its_time_is_over(
     assert node.address == "127.0.0.1:1" and looks >= 10
 
 
+def test_what_a_process_compiles_before_it_serves_is_told_and_nothing_else_of_its_log(
+    silent: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = silent.children["node"]
+    node.log.write_text("compiling what the one before it had to\n")
+    (tmp_path / "python").write_text(
+        "#!/bin/sh\nexec 3>&1 >&2\necho 'compiling the node: a minute'\necho it is well\n"
+        "echo 'still compiling the node, 15 s'\n"
+        'echo \'{"ready": "127.0.0.1:1"}\' >&3\nexec sleep 600\n'
+    )
+    node.start()
+    node.wait_ready()
+    said = "compiling the node: a minute\nstill compiling the node, 15 s\n"
+    assert capsys.readouterr().err == said
+
+
+def test_of_each_process_it_is_told_that_it_serves_as_soon_as_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho \'{"ready": "127.0.0.1:1"}\'\nexec sleep 600\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(module.sys, "executable", str(program))
+    told: list[tuple[str, str]] = []
+    with Stack(Plan(tmp_path, "16MiB", "8MiB", tmp_path), restart=False) as stack:
+        stack.start(lambda child: told.append((child.name, stack.addresses["decode"])))
+    assert told == [("node", ""), ("prefill", ""), ("decode", "127.0.0.1:1")]
+
+
 def test_a_process_that_does_nothing_is_given_up_when_its_time_is_over(
     silent: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

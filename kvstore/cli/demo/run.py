@@ -41,9 +41,7 @@ def run_demo(args: argparse.Namespace, directory: Path) -> int:
     gateway = FREE if args.keep else ""
     plan = Plan(directory / "pool", "1GiB", "32MiB", folder, gateway=gateway)
     with Stack(plan, restart=False) as stack:
-        stack.start()
-        for name, address in stack.addresses.items():
-            print(f"  {name:<9} {address}  pid {stack.children[name].pid}")
+        stack.start(lambda one: print(f"  {one.name:<9} {one.address}  pid {one.pid}", flush=True))
         client = Client(
             InDirectory(directory / "pool"), spec_of(folder), label="demo", credentials=OPEN
         )
@@ -55,6 +53,7 @@ def run_demo(args: argparse.Namespace, directory: Path) -> int:
             args.json.write_text(json.dumps(report.as_dict(), indent=1) + "\n")
         if args.keep:
             address = stack.addresses["gateway"]
+            print("the same requests once more, through the gateway ...", flush=True)
             through_gateway(address, folder.resolve().name, [row.ask for row in report.rows])
             print(f"dashboard http://{address}/ (Ctrl-C stops everything)", flush=True)
             stack.watch()
@@ -75,6 +74,7 @@ def _drive(stack: Stack, client: Client, folder: Path, shape: Shape, seed: int) 
     reference = Reference(folder)
     words = range(FIRST_WORD_ID, ModelConfig.load(folder).vocab_size)
     asks: list[Ask] = []
+    _say(f"{shape.requests} requests, each with the pool and without it")
     _say(HEADER)
     with tqdm(
         total=shape.requests, unit="request", file=sys.stderr, leave=False, disable=None
@@ -92,6 +92,7 @@ def _drive(stack: Stack, client: Client, folder: Path, shape: Shape, seed: int) 
     longest = max(len(ask.prompt) for ask in asks)
     control = Control(folder, client, longest, seed)
     wanted = min(CONTROLS, len(asks))
+    _say(f"control: {wanted} of them again, with one block or strip of their KV swapped ...")
     with tqdm(
         total=wanted, unit="hit", desc="control", file=sys.stderr, leave=False, disable=None
     ) as bar:
