@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +24,7 @@ from kvstore.cli.options import (
     etcd,
     etcd_arguments,
     metadata_file,
+    plain,
     refuse_idle,
     say_ready,
     tls,
@@ -33,6 +36,7 @@ from kvstore.gateway.http.listener import listening_at
 from kvstore.limits import TPOT_MS_DEFAULT, TTFT_MS_DEFAULT
 
 GATEWAY_LISTEN = "127.0.0.1:8000"
+_JSON = "content-type: application/json"
 
 
 def add(commands: Commands) -> None:
@@ -149,15 +153,26 @@ def run_up(args: argparse.Namespace) -> int:
     )
     with Stack(plan, restart=True) as stack:
         print(f"starting {', '.join(stack.children)} ...", file=sys.stderr)
-        stack.start()
-        for name, address in stack.addresses.items():
-            print(f"{name:<9} {address}")
+        stack.start(lambda child: print(f"{child.name:<9} {child.address}", flush=True))
         if plan.gateway:
-            print(f"dashboard http://{stack.addresses['gateway']}/")
+            assert model is not None, "a gateway is before engines"
+            _tell_gateway(stack, model.resolve().name)
         print(f"logs in {plan.directory}; Ctrl-C stops everything", flush=True)
         stack.watch()
         print("stopping: what was begun is ended first ...", file=sys.stderr)
     return 0
+
+
+def _tell_gateway(stack: Stack, model: str) -> None:
+    """Where to look, and a request that is answered as it stands."""
+    address = stack.addresses["gateway"]
+    metrics = shlex.join(child.metrics for child in stack.children.values())
+    body = json.dumps({"model": model, "prompt": "Once upon", "max_tokens": 16})
+    asked = shlex.join((f"{address}/v1/completions", "-H", _JSON, "-d", body))
+    print(f"dashboard http://{address}/")
+    print(f"metrics   moonpool top {metrics}")
+    print(f"model     {plain(model)}")
+    print(f"request   curl {asked}")
 
 
 def _check_free(place: Path) -> None:

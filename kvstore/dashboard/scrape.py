@@ -18,6 +18,7 @@ ANSWER_SECONDS = 1.5
 ANSWER_BYTES_MAX = 4 * MiB
 _LABELS_MAX, _TEXT_MAX = 8, 256
 _OURS = "moonpool"
+_WHOSE = ": perhaps it answers clients there; give its --metrics, which its `ready` line names"
 _GROWS = {"counter", "histogram", "summary"}
 
 
@@ -42,7 +43,8 @@ def read(address: str) -> list[Sample]:
     except http.client.HTTPException:
         raise Unavailable(f"{address}: does not speak HTTP, as --metrics does", 1) from None
     if status != http.client.OK:
-        raise Invalid(f"{address}: answers {status} to GET {PATH}")
+        hint = _WHOSE if status == http.client.NOT_FOUND else ""
+        raise Invalid(f"{address}: answers {status} to GET {PATH}{hint}")
     if len(text) > ANSWER_BYTES_MAX:
         raise Invalid(f"{address}: says more than {ANSWER_BYTES_MAX} bytes")
     try:

@@ -23,6 +23,7 @@ from kvstore.cli.demo.route import dispatcher
 from kvstore.cli.demo.workload import Ask
 from kvstore.cli.main import main
 from kvstore.client import Client, InDirectory
+from kvstore.dashboard import scrape
 from kvstore.engine.make_model import make_model
 from kvstore.engine.namespace import spec_of
 from kvstore.engine.reference import Reference
@@ -143,6 +144,25 @@ def test_killing_any_one_process_leaves_the_others_running_and_requests_right(
             assert up.text().count("starting it again") == restarts
             ask_through(up, model, number)
             ask_the_gateway(up)
+    finally:
+        assert up.stop() == 0
+
+
+def test_it_prints_a_request_that_is_answered_as_it_stands_and_what_top_is_to_be_given(
+    directory: Path, model: Path
+) -> None:
+    up = Up(directory, model)
+    try:
+        said = dict(line.split(maxsplit=1) for line in up.text().splitlines())
+        assert said["model"] == model.name
+        asked = subprocess.run(
+            said["request"], shell=True, capture_output=True, check=True, timeout=SECONDS
+        )
+        assert json.loads(asked.stdout)["usage"]["completion_tokens"] > 0
+        command, name, *metrics = said["metrics"].split()
+        assert (command, name, len(metrics)) == ("moonpool", "top", len(ALL))
+        for address in metrics:
+            assert scrape.read(address)
     finally:
         assert up.stop() == 0
 

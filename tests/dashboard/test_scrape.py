@@ -81,6 +81,7 @@ moonpool:h_sum 7
         (b'moonpool{a="b} 1\n', 200, "no metrics"),
         (b"\xff\xfe", 200, "no metrics"),
         (b"x 1\n", 503, "answers 503"),
+        (b"{}", 404, "answers 404 .*: perhaps it answers clients there; give its --metrics"),
         (b"x" * (scrape.ANSWER_BYTES_MAX + 1), 200, "more than"),
         (b"".join(b"moonpool%d 1\n" % i for i in range(SERIES_MAX + 1)), 200, "series"),
         (b'moonpool{a="' + b"b" * 257 + b'"} 1\n', 200, "labels"),
