@@ -22,6 +22,10 @@ UNK_ID, BOS_ID, EOS_ID = range(len(SPECIALS))
 PUNCTUATION = tuple(".,;:!?'\"()[]-")
 FIRST_WORD_ID = len(SPECIALS) + len(PUNCTUATION)
 STD = 0.1
+_CHAT_TEMPLATE = """\
+{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}
+{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}
+"""
 
 
 def make_model(
@@ -37,7 +41,8 @@ def make_model(
     vocab: int = 2048,
     max_positions: int = 8192,
 ) -> Path:
-    """Write config, weights (float32) and tokenizer to the folder `path`, and return it."""
+    """Write config, weights (float32), tokenizer and chat template to the folder `path`, and return
+    it."""
     if vocab <= FIRST_WORD_ID:
         raise ValueError(
             f"vocab must be more than {FIRST_WORD_ID}, the special and punctuation ids"
@@ -127,6 +132,7 @@ def _write_tokenizer(folder: Path, vocab: int, max_positions: int) -> None:
         "model_max_length": max_positions,
     }
     _write_json(folder / "tokenizer_config.json", settings)
+    (folder / "chat_template.jinja").write_text(_CHAT_TEMPLATE)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

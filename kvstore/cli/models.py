@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import filecmp
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -58,7 +57,8 @@ def run_make(args: argparse.Namespace) -> int:
     path: Path = args.path
     if any(one.suffix in _OF_MODELS for one in path.glob("*")):
         with tempfile.TemporaryDirectory(prefix="moonpool-model-") as anew:
-            names = os.listdir(make_model(anew, seed=args.seed))
+            made = make_model(anew, seed=args.seed)
+            names = [one.name for one in made.iterdir() if one.suffix in _OF_MODELS]
             if filecmp.cmpfiles(path, anew, names, shallow=False)[0] != names:
                 raise ConfigError(f"{path} has another model: name another folder, or remove it")
     else:

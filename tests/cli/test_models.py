@@ -24,6 +24,13 @@ def test_the_same_model_can_be_asked_for_again(
         assert capsys.readouterr().out.strip() == str(folder)
 
 
+def test_what_a_model_is_to_chat_by_may_be_another_than_was_written(tmp_path: Path) -> None:
+    assert main(["make-model", str(tmp_path)]) == 0
+    (tmp_path / "chat_template.jinja").write_text("mine")
+    assert main(["make-model", str(tmp_path)]) == 0
+    assert (tmp_path / "chat_template.jinja").read_text() == "mine"
+
+
 @pytest.mark.parametrize("name", ["config.json", "a.safetensors", "a.bin", "tokenizer.json"])
 def test_another_model_is_not_written_over(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]

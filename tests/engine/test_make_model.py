@@ -8,6 +8,7 @@ import pytest
 
 from kvstore.engine.config import ModelConfig
 from kvstore.engine.make_model import EOS_ID, make_model
+from kvstore.gateway.http.template import Conversation, Message, Template
 
 SMALL = {"layers": 1, "hidden": 32, "heads": 2, "kv_heads": 1, "intermediate": 32, "vocab": 64}
 
@@ -39,6 +40,16 @@ def test_transformers_reads_the_tokenizer_offline(model_dir: Path) -> None:
         *("<eos>", "<unk>"),
     ]
     assert tokenizer.eos_token_id == EOS_ID and len(tokenizer) == 512
+
+
+def test_it_chats(model_dir: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(model_dir), local_files_only=True)
+    said = [{"role": "system", "content": "w1 w2"}, {"role": "user", "content": "w3"}]
+    told = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    assert told == "<bos>system: w1 w2\nuser: w3\nassistant:"
+    assert Template(model_dir).text(Conversation(tuple(Message(**one) for one in said))) == told
 
 
 def test_a_vocabulary_without_room_for_words_is_refused(tmp_path: Path) -> None:
