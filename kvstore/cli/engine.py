@@ -16,6 +16,7 @@ from kvstore.cli.options import (
     add_codec,
     add_directory,
     add_metrics,
+    check_model,
     command,
     directory,
     say_ready,
@@ -170,6 +171,7 @@ def run_rank(args: argparse.Namespace) -> int:
 def _config(args: argparse.Namespace) -> EngineConfig:
     for one in args.conductor:
         check_server("--conductor", one)
+    check_model(args.model)
     share_cores()
     # torch is an extra: only engines need it.
     from kvstore.engine.core import EngineSettings

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from kvstore.cli.options import Commands, add_codec, command
+from kvstore.cli.options import Commands, add_codec, check_model, command
 from kvstore.cli.output import naming
 from kvstore.errors import ConfigError
 
@@ -69,6 +69,7 @@ def run_make(args: argparse.Namespace) -> int:
 
 
 def run_spec(args: argparse.Namespace) -> int:
+    check_model(args.model)
     from kvstore.engine.namespace import spec_of
 
     print(spec_of(args.model, args.block_tokens, args.codec).canonical())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ _ETCD_FILES = {
     "cert": "PEM file of the certificate that etcd asks for",
     "key": "PEM file of its key",
 }
+_AT_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # whose, and which
 POOL = ("etcd", "cluster", *(f"etcd_{name}" for name in _ETCD_FILES), "metadata")
 Commands = Any  # argparse's own type of a group of subcommands is private
 Options = argparse.ArgumentParser | argparse._ArgumentGroup  # either takes options
@@ -243,6 +245,16 @@ def size_of(option: str, text: str) -> int:
     if size > INT64_MAX:
         raise ConfigError(f"{option} = {text[:64]!r}: less than 8388608TiB is right")
     return size
+
+
+def check_model(folder: Path) -> None:
+    """Raise where --model names no folder: a model's name at the hub looks like one."""
+    if folder.exists():
+        return
+    why = f"--model {folder}: there is no such folder, and nothing is downloaded"
+    if _AT_HUB.fullmatch(str(folder)):
+        why += f": `hf download {folder} --local-dir ./{folder.name}`, then --model ./{folder.name}"
+    raise ConfigError(why)
 
 
 def check_output(option: str, path: Path) -> None:

@@ -19,6 +19,7 @@ from kvstore.cli.options import (
     add_metadata,
     add_metrics,
     add_tls,
+    check_model,
     command,
     directory,
     etcd,
@@ -202,6 +203,7 @@ def _gateway(args: argparse.Namespace, model: Path | None) -> str:
 
 def _model(args: argparse.Namespace) -> Path:
     if args.model is not None:
+        check_model(args.model)
         from kvstore.engine.config import ModelConfig
 
         ModelConfig.load(args.model)  # a folder that is none is told before anything is started

@@ -6,7 +6,15 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from kvstore.cli.options import Commands, add_codec, add_metrics, command, refuse_idle, say_ready
+from kvstore.cli.options import (
+    Commands,
+    add_codec,
+    add_metrics,
+    check_model,
+    command,
+    refuse_idle,
+    say_ready,
+)
 from kvstore.config import GatewayConfig
 
 
@@ -119,6 +127,7 @@ def add(commands: Commands) -> None:
 def run_serve(args: argparse.Namespace) -> int:
     if args.keys and not args.board:
         refuse_idle(args, ("watch",), "with --keys, without --board: nobody is shown a dashboard")
+    check_model(args.model)
     config = GatewayConfig(
         model=args.model,
         name=args.name,

@@ -57,3 +57,17 @@ def test_a_random_model_that_was_not_made_to_its_end_is_made_anew(
     monkeypatch.setattr(make_model, "make_model", full)
     assert bytes_of(default_model(tmp_path)) == made, "and once"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["random-model", "whole"]
+
+
+@pytest.mark.parametrize("command", ["up", "engine", "serve", "spec"])
+def test_a_models_name_at_the_hub_is_told_from_a_folder_that_has_no_model(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--model", "meta-llama/Llama-3.1-8B"]) == 2
+    assert capsys.readouterr().err.strip() == (
+        "moonpool: --model meta-llama/Llama-3.1-8B: there is no such folder, and nothing is "
+        "downloaded: `hf download meta-llama/Llama-3.1-8B --local-dir ./Llama-3.1-8B`, "
+        "then --model ./Llama-3.1-8B"
+    )
+    assert main([command, "--model", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.endswith("there is no such folder, and nothing is downloaded\n")

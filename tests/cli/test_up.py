@@ -223,7 +223,7 @@ def test_a_model_that_is_none_is_told_before_anything_is_started(tmp_path: Path)
         [sys.executable, "-m", "kvstore", *asked], capture_output=True, text=True, timeout=SECONDS
     )
     assert ran.returncode == 2
-    assert f"{none}/config.json is not there" in ran.stderr
+    assert f"--model {none}: there is no such folder" in ran.stderr
     assert not home.exists()
 
 

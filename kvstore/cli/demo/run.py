@@ -13,6 +13,7 @@ from kvstore.cli.demo.front import through_gateway
 from kvstore.cli.demo.report import HEADER, Report, Row
 from kvstore.cli.demo.route import dispatcher
 from kvstore.cli.demo.workload import Ask, Shape, Workload
+from kvstore.cli.options import check_model
 from kvstore.cli.parts import FREE, Plan
 from kvstore.cli.stack import Stack
 from kvstore.client import Client, InDirectory
@@ -32,6 +33,8 @@ CONTROLS = 24  # hits that are spoiled
 
 def run_demo(args: argparse.Namespace, directory: Path) -> int:
     """Exit code 0 if every token was identical and the control showed the check can fail."""
+    if args.model is not None:
+        check_model(args.model)
     folder = args.model or make_model(directory / "model")
     ModelConfig.load(folder)  # one that is none is told before anything is started
     if args.model is None:
