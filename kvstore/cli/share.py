@@ -26,7 +26,13 @@ from kvstore.cli.options import (
 from kvstore.config import DEFAULT_TENANT
 from kvstore.errors import ConfigError, Unavailable
 from kvstore.metadata import Metadata
-from kvstore.metadata.records import BadRecord, ShareRecord, TenantRecord
+from kvstore.metadata.records import (
+    WEIGHT_MAX,
+    WEIGHT_MIN,
+    BadRecord,
+    ShareRecord,
+    TenantRecord,
+)
 from kvstore.wire.v1 import admin_pb2 as pb
 
 DEADLINE_SECONDS = 10.0
@@ -60,7 +66,11 @@ def add(commands: Commands) -> None:
     add_etcd(share)
     add_metadata(share)
     share.add_argument("name", nargs="?", metavar="NAME", help="the tenant to set")
-    share.add_argument("--weight", type=float, help="above 0; a tenant with none set has 1")
+    share.add_argument(
+        "--weight",
+        type=float,
+        help=f"{WEIGHT_MIN:g} to {WEIGHT_MAX:g}; a tenant with none set has 1",
+    )
     share.add_argument("--quota", metavar="SIZE|none", help="of each tier, like 8GiB")
     share.add_argument("--json", action="store_true", help="one JSON object")
     share.set_defaults(run=run)
@@ -72,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("whose share? write moonpool share NAME --weight 2 --quota 8GiB")
     if args.name is not None and not changes:
         raise ConfigError(f"say what {args.name} is granted: --weight 2, --quota 8GiB, or both")
+    if args.weight is not None and not WEIGHT_MIN <= args.weight <= WEIGHT_MAX:
+        raise ConfigError(f"--weight {args.weight:g}: {WEIGHT_MIN:g} to {WEIGHT_MAX:g}")
     return _set(args) if changes else _show(args)
 
 
@@ -98,6 +110,7 @@ def _show(args: argparse.Namespace) -> int:
         sizes = (one.hbm_bytes, one.dram_bytes, one.ssd_bytes)
         uses = " ".join(f"{size_text(size):>12}" for size in sizes)
         print(f"{one.name:<24} {one.weight:>8g} {quota:>12} {uses}")
+    print("as this node knows it, which takes a change up within a few seconds")
     return 0
 
 
