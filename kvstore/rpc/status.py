@@ -84,7 +84,7 @@ def error_of(kind: str, code: int, text: str, retry_ms: int, server: str) -> KVS
     if status is grpc.StatusCode.CANCELLED:
         return Unavailable(f"{server} stopped before it had answered")
     if status is grpc.StatusCode.UNAVAILABLE:
-        hint = next((hint for words, hint in _TLS_HINTS.items() if words in text), "")
+        hint = next((hint for words, hint in _HINTS.items() if words in text), "")
         return Unavailable(f"{server} cannot be reached: {text}{hint}")
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return errors.Overloaded(text) if "concurrent" in text.lower() else errors.Invalid(text)
@@ -97,10 +97,12 @@ def error_of(kind: str, code: int, text: str, retry_ms: int, server: str) -> KVS
 
 
 # A server that asks for TLS hangs up on who shows none, without a word; one that does not answers
-# in what OpenSSL takes for another version of it.
-_TLS_HINTS = {
+# in what OpenSSL takes for another version of it. What HTTP/1 answers with are no frames of gRPC's.
+_HINTS = {
     "Socket closed": "; if it serves over TLS, MOONPOOL_TLS_CA, _CERT and _KEY say what to show it",
     "WRONG_VERSION_NUMBER": "; it serves without TLS: unset MOONPOOL_TLS_CA, _CERT and _KEY for it",
+    "Expected SETTINGS frame": "; it may speak HTTP, as a gateway does (`moonpool health "
+    "http://HOST:PORT` asks one): a node, conductor or engine is at what its `ready` line says",
 }
 _STATUSES = {int(one.value[0]): one for one in grpc.StatusCode}
 

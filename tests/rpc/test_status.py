@@ -95,6 +95,13 @@ def test_failures_of_grpc_itself_are_typed_too() -> None:
         (Failure(code.RESOURCE_EXHAUSTED, "Concurrent RPC limit"), Overloaded, "limit"),
         (Failure(code.RESOURCE_EXHAUSTED, "larger than max (9 vs. 8)"), Invalid, "9 vs. 8"),
         (Failure(code.UNAVAILABLE, "Socket closed"), Unavailable, "over TLS, MOONPOOL_TLS_CA"),
+        (
+            Failure(
+                code.UNAVAILABLE, "last error: Failed parsing HTTP/2 (Expected SETTINGS frame)"
+            ),
+            Unavailable,
+            "moonpool health http://HOST:PORT",
+        ),
         (Failure(code.UNIMPLEMENTED, "no method"), Broken, "another kind of process"),
         (Failure(code.INTERNAL, "oops"), Broken, "INTERNAL"),
         (Failure(code.INTERNAL, "x", (("moonpool-error", "Exception"),)), Broken, "x"),
