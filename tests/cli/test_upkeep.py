@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import pytest
 
 from kvstore.cli.main import main
+from kvstore.cli.options import size_text
 from tests.nodes import SPEC, Caller, NodeProcess, caller, node, prompt
 
 __all__ = ["caller", "node"]
@@ -80,6 +82,34 @@ def test_a_purge_of_what_is_not_there_says_what_is(
 ) -> None:
     assert main(["purge", "--namespace", "00", "--yes", "--node", node.address]) == 2
     assert SPEC.digest.hex()[:12] in capsys.readouterr().err
+
+
+def test_a_purge_says_what_it_would_forget_before_it_asks(
+    node: NodeProcess,
+    caller: Caller,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caller.put(prompt(1, 3))
+    name = SPEC.digest.hex()
+    asked = (
+        f"forget all 3 blocks (about {size_text(3 * 512)}) of namespace {name[:12]} ({SPEC.model})"
+    )
+    for whose, said in (
+        (["--namespace", name[:3]], asked),
+        (["--tenant", "default"], r"forget every block of tenant default \(\d.* [KM]iB\)"),
+    ):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+        assert main(["purge", *whose, "--node", node.address]) == 1
+        told = capsys.readouterr().err
+        assert said in told or re.match(said, told), told
+        assert told.endswith("for good? [y/N] nothing was purged: answer y, or give --yes\n")
+    assert main(["purge", "--namespace", "zz", "--node", node.address]) == 2
+    told = capsys.readouterr().err
+    assert "names 0 namespaces; there are: " + name[:12] in told and "forget" not in told
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert main(["purge", "--namespace", name[:3], "--node", node.address]) == 0
+    assert "3 blocks dropped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("whose", [[], ["--namespace", "ab", "--tenant", "default"]])
