@@ -171,7 +171,6 @@ def run_rank(args: argparse.Namespace) -> int:
 def _config(args: argparse.Namespace) -> EngineConfig:
     for one in args.conductor:
         check_server("--conductor", one)
-    check_model(args.model)
     share_cores()
     # torch is an extra: only engines need it.
     from kvstore.engine.core import EngineSettings
@@ -181,6 +180,7 @@ def _config(args: argparse.Namespace) -> EngineConfig:
         raise ConfigError(f"--tp {args.tp}: at least one process computes")
     if args.threads < 0:
         raise ConfigError(f"--threads {args.threads}: 1 or more, or 0 for the host's cores")
+    check_model(args.model)
     return EngineConfig(
         model=args.model,
         directory=directory(args),

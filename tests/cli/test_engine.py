@@ -35,7 +35,7 @@ def test_an_engine_that_finds_no_node_serves_and_says_what_that_means(tmp_path: 
 def test_an_engine_that_is_to_serve_other_hosts_is_refused_before_it_looks_for_its_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["engine", "--model", str(tmp_path / "nowhere"), "--listen", "0.0.0.0:7501"]
+    asked = ["engine", "--model", str(tmp_path), "--listen", "0.0.0.0:7501"]
     assert main(asked) == 2
     said = capsys.readouterr().err
     assert "--listen = '0.0.0.0:7501'" in said and "127.0.0.1" in said
