@@ -51,7 +51,8 @@ a first look:
   moonpool COMMAND --help           what a command takes, with an example
 
 sizes are written with a unit: 512MiB, 8GiB, 1TiB; a number alone is bytes
-exit codes: 0 done, 1 failed, 2 wrong command line, 3 a miss (get, match, explain), 130 Ctrl-C
+exit codes: 0 done, 1 failed, 2 wrong command line, 3 a miss (get, match, explain), 130 Ctrl-C;
+what serves until Ctrl-C (up, node, conductor, engine, serve, demo --keep) ends with 0 by it
 """
 
 
@@ -128,6 +129,17 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _Command(argparse.ArgumentParser):
+    """Says by itself what it does not know, and so how it is used: who is above it would say how
+    all of them are."""
+
+    def parse_known_args(self, *given: Any, **named: Any) -> Any:
+        args, unknown = super().parse_known_args(*given, **named)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return args, unknown
+
+
 def command_line(wanted: str = "") -> argparse.ArgumentParser:
     """Every command and what it takes; where one of them is wanted, those beside it alone."""
     parser = argparse.ArgumentParser(
@@ -140,7 +152,9 @@ def command_line(wanted: str = "") -> argparse.ArgumentParser:
     parser.add_argument(
         "-v", "--verbose", action="count", default=0, help="log more (-v info, -vv everything)"
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=_Command
+    )
     beside = [module for module, names in COMMANDS.items() if wanted in names.split()]
     for module in beside or COMMANDS:
         import_module(f"kvstore.cli.{module}").add(commands)

@@ -266,3 +266,14 @@ def test_what_cannot_be_printed_is_told_by_one_line() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     ended = ended_printing_to(full, "roles", "--conductor", "127.0.0.1:1")
     assert ended == (1, "moonpool: No space left on device\n")
+
+
+@pytest.mark.parametrize("name", ["moonpool stat", "moonpool tenant ls"])
+def test_what_a_command_does_not_know_is_told_with_that_commands_usage(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*name.split()[1:], "--dirr", "x"])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and told.startswith(f"usage: {name} [-h]")
+    assert told.endswith(f"\n{name}: error: unrecognized arguments: --dirr x\n")
