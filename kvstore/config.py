@@ -39,7 +39,7 @@ CREDENTIALS = (  # variables that say what a caller shows of itself
 _SOCKET_PATH_BYTES_MAX = 107  # sun_path of a Unix socket, less its final zero
 
 
-def _in_units(size: int) -> str:
+def in_units(size: int) -> str:
     """As `parse_bytes` takes it."""
     name, unit = next((name, unit) for name, unit in _SIZES if not size % unit)
     return f"{size // unit}{name}"
@@ -259,13 +259,13 @@ class NodeConfig:
             raise ConfigError(f"node.slab = {self.slab_bytes}: a multiple of 4KiB, 64KiB or more")
         if self.dram_bytes < self.slab_bytes:
             raise ConfigError(
-                f"node.dram = {self.dram_bytes} bytes: write at least --slab, "
-                f"{_in_units(self.slab_bytes)}"
+                f"--dram {in_units(self.dram_bytes)}: write at least --slab, "
+                f"{in_units(self.slab_bytes)}"
             )
         if 0 < self.hbm_bytes < self.slab_bytes:
             raise ConfigError(
-                f"node.hbm = {self.hbm_bytes} bytes: write at least --slab, "
-                f"{_in_units(self.slab_bytes)}"
+                f"--hbm {in_units(self.hbm_bytes)}: write at least --slab, "
+                f"{in_units(self.slab_bytes)}"
             )
         if not 0 <= self.data_port <= 65_535:
             raise ConfigError(f"node.data_port = {self.data_port}: 1 to 65535, or 0 for a free one")
@@ -292,8 +292,8 @@ class NodeConfig:
         for ssd in self.ssd:
             if ssd.size_bytes < self.slab_bytes:
                 raise ConfigError(
-                    f"node.ssd = {ssd.path}:{ssd.size_bytes}: write at least --slab, "
-                    f"{_in_units(self.slab_bytes)}"
+                    f"--ssd {ssd.path}:{in_units(ssd.size_bytes)}: write at least --slab, "
+                    f"{in_units(self.slab_bytes)}"
                 )
             other = named.setdefault(ssd.path.resolve(), ssd.path)
             if other is not ssd.path:

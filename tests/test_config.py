@@ -76,7 +76,7 @@ def test_a_node_config_names_its_files_in_its_directory(tmp_path: Path) -> None:
     [
         ({"slab_bytes": 60 * KiB}, "node.slab"),
         ({"slab_bytes": MiB + 1}, "node.slab"),
-        ({"dram_bytes": MiB, "slab_bytes": 2 * MiB}, "node.dram"),
+        ({"dram_bytes": MiB, "slab_bytes": 2 * MiB}, "--dram 1MiB: write at least --slab, 2MiB"),
         ({"lease_ms": 199}, "node.lease_ms"),
         ({"lease_ms": 60_001}, "node.lease_ms"),
         ({"numa": "on"}, "node.numa = 'on'"),

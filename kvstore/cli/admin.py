@@ -139,10 +139,10 @@ def run_stat(args: argparse.Namespace) -> int:
         print(f"  {name}  {model}: {one.blocks} blocks of {size_text(one.block_bytes)}")
         if one.quarantined:
             print(f"    in quarantine, so neither read nor written: {plain(one.quarantined)}")
-    print("since its start:")
-    for name, value in sorted(reply.counters.items()):
-        if value:
-            print(f"  {name:<24} {size_text(value) if name.endswith('_bytes') else value}")
+    counted = {name: value for name, value in sorted(reply.counters.items()) if value}
+    print("since its start:" if counted else "since its start: nothing yet")
+    for name, value in counted.items():
+        print(f"  {name:<24} {size_text(value) if name.endswith('_bytes') else value}")
     return 0
 
 

@@ -153,7 +153,9 @@ def _moved(reply: pb.MoveOutReply, keeps: bool) -> str:
     but = ", but for what its SSD keeps, which is served again when it starts"
     kept = but if reply.left and keeps else ""
     if not reply.nodes:
-        return f"no other node takes blocks: {reply.left} go with this one{kept}"
+        return (
+            f"there is no other node to take blocks: {reply.left} are lost when this one ends{kept}"
+        )
     return (
         f"moved {reply.moved} of {reply.blocks} blocks; {reply.elsewhere} were elsewhere too, "
         f"{reply.left} are left and go with this node{kept}"

@@ -30,6 +30,7 @@ from kvstore.limits import KiB
 READY_SECONDS = 120.0  # of one that only waits, as a large model does for its disk
 LAST_WORDS_BYTES = 64 * KiB  # of a log, that are looked through for them
 WRONG = 2  # the exit code of a command line that is
+_NAMES = "moonpool: "  # so a command says why it failed, and we say it once more
 LOOK_SECONDS = 0.2  # between two looks at whether to stop
 STOP_SECONDS = 12.0  # node and engines drain in less
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.5, 10.0
@@ -119,7 +120,7 @@ class Child:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_from, end - LAST_WORDS_BYTES))
             said = log.read().decode(errors="replace")
-        lines = [line for line in said.splitlines() if line.strip()]
+        lines = [line.removeprefix(_NAMES) for line in said.splitlines() if line.strip()]
         killed = -(self.exited or 0)
         if killed <= 0:
             return lines[-1] if lines else f"it left no word in {self.log}"

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
+from kvstore.config import in_units
 from kvstore.disk.files import replace_file
 from kvstore.disk.protocol import DISK_ALIGN
 from kvstore.errors import ConfigError
@@ -41,8 +42,8 @@ class Header:
             raise ConfigError(f"{at}: files of {file_bytes} bytes: give a multiple of {DISK_ALIGN}")
         if size_bytes < file_bytes:
             raise ConfigError(
-                f"{at}: a size of {size_bytes} bytes holds no file of {file_bytes}: give at least "
-                "as much, or leave node.ssd away"
+                f"{at}: a size of {in_units(size_bytes)} holds no file of {in_units(file_bytes)}: "
+                "give at least as much, or leave node.ssd away"
             )
         if path.exists() and not path.is_dir():
             raise ConfigError(
@@ -96,23 +97,25 @@ class Header:
         at = f"node.ssd {str(path)!r}"
         if before.slab_bytes not in (0, self.slab_bytes):
             raise ConfigError(
-                f"{at} was made with slabs of {before.slab_bytes} bytes, not {self.slab_bytes}: "
-                f"start with --slab {before.slab_bytes}, or empty the directory"
+                f"{at} was made with slabs of {in_units(before.slab_bytes)}, not "
+                f"{in_units(self.slab_bytes)}: start with --slab {in_units(before.slab_bytes)}, or "
+                "empty the directory"
             )
         if before.file_bytes % self.slab_bytes:
             raise ConfigError(
-                f"{at} was made with files of {before.file_bytes} bytes, which are no whole slabs "
-                f"of {self.slab_bytes}: start with the --slab it was made with, or empty the "
-                "directory"
+                f"{at} was made with files of {in_units(before.file_bytes)}, which are no whole "
+                f"slabs of {in_units(self.slab_bytes)}: start with the --slab it was made with, or "
+                "empty the directory"
             )
         if before.file_bytes != self.file_bytes:
             raise ConfigError(
-                f"{at} was made with files of {before.file_bytes} bytes, not {self.file_bytes}: "
-                "start with the --slab and the size it was made with, or empty the directory"
+                f"{at} was made with files of {in_units(before.file_bytes)}, not "
+                f"{in_units(self.file_bytes)}: start with the --slab and the size it was made "
+                "with, or empty the directory"
             )
         if before.files > self.files:
             raise ConfigError(
-                f"{at} holds {before.files} files of {self.file_bytes} bytes, and its size would "
-                f"allow {self.files}: give at least {before.files * self.file_bytes} bytes, or "
-                "empty the directory"
+                f"{at} holds {before.files} files of {in_units(self.file_bytes)}, and its size "
+                f"would allow {self.files}: give at least "
+                f"{in_units(before.files * self.file_bytes)}, or empty the directory"
             )

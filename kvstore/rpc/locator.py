@@ -36,7 +36,11 @@ class InDirectory:
         if address := address_in(self.directory):
             return address
         ran = "serves from" if (self.directory / "node.id").exists() else "has run in"
-        raise Unavailable(f"no node {ran} {self.directory}: start one with `moonpool up`")
+        one = f"`moonpool node --dir {self.directory}`"
+        raise Unavailable(
+            f"no node {ran} {self.directory}: start one with {one}, or a whole stack with "
+            "`moonpool up`"
+        )
 
 
 def located(where: str | Path) -> Locator:

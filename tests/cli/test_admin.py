@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kvstore.cli.main import main
-from tests.nodes import SPEC, Caller, NodeProcess, caller, node
+from tests.nodes import SPEC, Caller, NodeProcess, caller, node, running
 
 __all__ = ["caller", "node"]
 
@@ -28,3 +28,11 @@ def test_what_a_tenant_names_moves_no_terminal(
     printed = capsys.readouterr().out
     assert printed.rstrip("\n").isprintable()
     assert CONTROLS in [one["model"] for one in json.loads(printed)["namespaces"]]
+
+
+def test_of_a_node_that_has_done_nothing_yet_it_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with running() as idle:
+        assert main(["stat", "--node", idle.address]) == 0
+    assert capsys.readouterr().out.endswith("\nsince its start: nothing yet\n")

@@ -60,16 +60,16 @@ def test_a_path_that_its_node_would_open_again_is_fine_and_one_that_grows_too(
 @pytest.mark.parametrize(
     ("size_bytes", "slab_bytes", "says"),
     [
-        (64 * MiB, 16 * MiB, "start with --slab 33554432"),
-        (32 * MiB, 32 * MiB, "holds no file of 67108864"),
-        (64 * MiB, 32 * MiB, "give at least 134217728 bytes"),
+        (64 * MiB, 16 * MiB, "start with --slab 32MiB"),
+        (32 * MiB, 32 * MiB, "holds no file of 64MiB"),
+        (64 * MiB, 32 * MiB, "give at least 128MiB"),
     ],
 )
 def test_a_path_that_was_made_otherwise_is_refused_in_the_nodes_own_words(
     tmp_path: Path, size_bytes: int, slab_bytes: int, says: str
 ) -> None:
     made(configured(tmp_path))
-    if "at least 134217728" in says:
+    if "at least 128MiB" in says:
         made(configured(tmp_path, 128 * MiB))
     refused_by_both(configured(tmp_path, size_bytes, slab_bytes), says)
 

@@ -102,6 +102,7 @@ def test_a_process_that_does_nothing_is_given_up_when_its_time_is_over(
     ("ends", "said"),
     [
         ("echo why >&2; exit 1", "why"),
+        ("echo 'moonpool: why' >&2; exit 1", "why"),
         ("exit 1", r"it left no word in .*node\.log"),
         ("kill -KILL $$", r"it was ended by signal 9: perhaps there was no memory for it"),
         ("echo why >&2; kill -ABRT $$", r"why \(it was ended by signal 6\)"),

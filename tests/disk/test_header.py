@@ -25,7 +25,7 @@ def test_another_slab_is_refused_with_the_one_that_is_right(
     tmp_path: Path, slab_bytes: int
 ) -> None:
     """Its slabs would be given out where blocks of the others lie, and those be lost."""
-    right = rf"slabs of {4 * MiB} bytes, not {slab_bytes}: start with --slab {4 * MiB}, or empty"
+    right = rf"slabs of 4MiB, not {slab_bytes // MiB}MiB: start with --slab 4MiB, or empty"
     with pytest.raises(ConfigError, match=right):
         Header(3, 12 * MiB, slab_bytes).check_follows(MADE, tmp_path)
     Header(4, 12 * MiB, 4 * MiB).check_follows(MADE, tmp_path)
@@ -40,7 +40,7 @@ def test_a_header_of_before_says_nothing_of_slabs_and_takes_those_that_its_files
     assert before is not None and before.slab_bytes == 0
     for slab_bytes in (2 * MiB, 6 * MiB):
         Header(3, 12 * MiB, slab_bytes).check_follows(before, tmp_path)
-    with pytest.raises(ConfigError, match=rf"are no whole slabs of {8 * MiB}: start with the --sl"):
+    with pytest.raises(ConfigError, match="are no whole slabs of 8MiB: start with the --slab"):
         Header(3, 12 * MiB, 8 * MiB).check_follows(before, tmp_path)
 
 

@@ -59,7 +59,7 @@ def test_a_size_between_two_numbers_of_files_is_rounded_down(tmp_path: Path) -> 
 
 
 def test_a_size_smaller_than_a_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"node\.ssd .* holds no file of 262144: give at least"):
+    with pytest.raises(ConfigError, match=r"node\.ssd .* holds no file of 256KiB: give at least"):
         LocalDisk.open(tmp_path, FILE_BYTES - 1, FILE_BYTES, FILE_BYTES)
     assert not list(tmp_path.iterdir())
 
@@ -180,8 +180,8 @@ def test_a_restart_finds_the_data_and_the_index(tmp_path: Path) -> None:
 
 def test_fewer_files_and_files_of_another_size_are_refused(tmp_path: Path) -> None:
     opened(tmp_path, files=4).close()
-    refused(tmp_path, f"holds 4 files .* give at least {4 * FILE_BYTES} bytes", files=2)
-    refused(tmp_path, "was made with files of 262144 bytes, not 524288", file_bytes=512 * KiB)
+    refused(tmp_path, "holds 4 files of 256KiB, .* give at least 1MiB", files=2)
+    refused(tmp_path, "was made with files of 256KiB, not 512KiB", file_bytes=512 * KiB)
     opened(tmp_path, files=4).close()
 
 

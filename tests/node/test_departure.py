@@ -104,7 +104,10 @@ def test_a_node_that_is_alone_says_so_and_ends(capsys: pytest.CaptureFixture[str
         put(caller, prompt(1, 2))
         assert main(["drain", "--node", node.address]) == 0
         told = capsys.readouterr().out
-        assert told == "no other node takes blocks: 2 go with this one\ndraining\n"
+        assert (
+            told
+            == "there is no other node to take blocks: 2 are lost when this one ends\ndraining\n"
+        )
         assert node.wait(30.0) == 0
 
 
@@ -120,8 +123,8 @@ def test_of_a_node_with_an_ssd_it_says_that_what_that_keeps_is_served_again(
             assert main(["drain", "--node", node.address]) == 0
             told = capsys.readouterr().out.splitlines()[0]
             assert told == (
-                "no other node takes blocks: 2 go with this one, but for what its SSD keeps, which "
-                "is served again when it starts"
+                "there is no other node to take blocks: 2 are lost when this one ends, but for "
+                "what its SSD keeps, which is served again when it starts"
             )
             assert node.wait(30.0) == 0
             again = node.start().caller()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.config import NodeConfig, SsdConfig
+from kvstore.config import NodeConfig, SsdConfig, in_units
 from kvstore.disk.header import Header
 from kvstore.disk.volumes import Volumes
 from kvstore.errors import ConfigError
@@ -147,7 +147,7 @@ def test_a_path_that_was_filled_in_other_slabs_is_refused_with_those(tmp_path: P
     """Slabs of the new size would be given out where blocks of the old one lie."""
     opened(tmp_path, 2 * MiB).close()
     for other in (MiB, 4 * MiB):
-        with pytest.raises(ConfigError, match=rf"slabs of {2 * MiB} bytes, not {other}: start"):
+        with pytest.raises(ConfigError, match=rf"slabs of 2MiB, not {in_units(other)}: start"):
             opened(tmp_path, other)
     opened(tmp_path, 2 * MiB).close()
 
@@ -161,5 +161,5 @@ def test_a_path_of_before_keeps_the_slabs_that_it_is_started_with_now(tmp_path: 
     volumes = opened(tmp_path, 2 * MiB)
     assert volumes.disks[0].id == bytes.fromhex(fields["id"])
     volumes.close()
-    with pytest.raises(ConfigError, match=rf"slabs of {2 * MiB} bytes, not {MiB}: start"):
+    with pytest.raises(ConfigError, match="slabs of 2MiB, not 1MiB: start"):
         opened(tmp_path, MiB)

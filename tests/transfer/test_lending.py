@@ -106,7 +106,7 @@ def test_what_others_have_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"hbm_bytes": 512 * KiB}, r"node.hbm = 524288 bytes: write at least --slab, 1MiB"),
+        ({"hbm_bytes": 512 * KiB}, r"--hbm 512KiB: write at least --slab, 1MiB"),
         ({"hbm_bytes": MiB, "hbm_device": -1}, r"node.hbm_device = -1: 0 for the first GPU"),
     ],
 )
