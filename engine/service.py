@@ -107,6 +107,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             role=self.role,
             model=self._model,
             namespace=self._spec.digest,
+            revision=self._spec.revision,
             pages=allocator.pages,
             pages_free=allocator.free,
             requests=self._worker.requests,

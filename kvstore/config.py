@@ -345,13 +345,11 @@ class ConductorConfig:
 class GatewayConfig:
     """What speaks HTTP before a pool's engines."""
 
-    model: Path  # the folder that the engines have: its tokenizer, and the namespace's facts
+    model: Path  # the folder that the engines have: its tokenizer, and which weights they are
     name: str = ""  # by which callers ask for the model; empty: the folder's
     listen: str = "127.0.0.1:8000"
     conductors: tuple[str, ...] = ()  # HOST:PORT each
     engines: tuple[str, ...] = ()  # known even while no conductor answers: see kvstore.address
-    block_tokens: int = 64  # this and the codec as engines of ours have them
-    codec: str = "none"
     metrics: str = ""  # HOST:PORT; empty: a free port of loopback, as it reads them itself
     watch: tuple[str, ...] = ()  # HOST:PORT at which others' are read, for the dashboard
     # HOST:PORT of its own for that; empty: it is at `listen`, unless that is for those with keys.

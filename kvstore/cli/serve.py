@@ -8,7 +8,6 @@ from pathlib import Path
 
 from kvstore.cli.options import (
     Commands,
-    add_codec,
     add_metrics,
     check_model,
     command,
@@ -33,7 +32,7 @@ def add(commands: Commands) -> None:
         required=True,
         metavar="DIR",
         help="the model folder that the engines have: its tokenizer makes text, and its weights "
-        "are part of the namespace",
+        "are those that engines are asked for",
     )
     serve.add_argument(
         "--name", default="", help="by which callers ask for the model (default: the folder's name)"
@@ -98,14 +97,6 @@ def add(commands: Commands) -> None:
         "give way to others for a while, where an engine has no more room "
         "(default: as many as the model and the engine have place for)",
     )
-    serve.add_argument(
-        "--block-tokens",
-        type=int,
-        default=64,
-        metavar="N",
-        help="as the --page-tokens of engines of ours (default: %(default)s)",
-    )
-    add_codec(serve)
     add_metrics(serve, unless="a free port of loopback, for it shows its own on the dashboard")
     serve.add_argument(
         "--watch",
@@ -134,8 +125,6 @@ def run_serve(args: argparse.Namespace) -> int:
         listen=args.listen,
         conductors=tuple(args.conductor),
         engines=tuple(args.engine),
-        block_tokens=args.block_tokens,
-        codec=args.codec,
         metrics=args.metrics,
         watch=tuple(args.watch or ()),
         board=args.board,

@@ -88,10 +88,8 @@ class Readiness:
     def _ask_engine(self, address: str) -> None:
         asked = engine_pb2.EngineInfoRequest()
         info = self._stubs[address].ask(lambda stub: stub.EngineInfo(asked, timeout=ANSWER_SECONDS))
-        if info.namespace != self._served.namespace:
-            raise Unavailable(
-                "it has another namespace: another model, --block-tokens or --codec", _RETRY_MS
-            )
+        if info.revision != self._served.revision:
+            raise Unavailable(f"it has other weights: {info.revision}", _RETRY_MS)
 
     def _ask_server(self, address: str) -> None:
         """Which weights it has it does not say."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from kvstore.client import weights_digest
 from kvstore.config import GatewayConfig
-from kvstore.engine.errors import UnsupportedModel
-from kvstore.engine.namespace import spec_of
 from kvstore.errors import ConfigError
 from kvstore.gateway.http.asked import Asked, Prompt
 from kvstore.gateway.http.model import Model
@@ -25,7 +23,6 @@ class Served:
     name: str
     adapters: tuple[str, ...]  # of it, by the names of vLLM's servers for them
     revision: str  # of its weights, as engines name them
-    namespace: bytes  # of engines of ours; empty where they do not run it
     text: Text
     template: Template
     eos: frozenset[int]
@@ -44,13 +41,11 @@ class Served:
                 f"{config.model}/config.json does not say how many positions the model has: say "
                 "how many tokens of prompt and answer the servers take, with --max-model-len"
             )
-        revision, namespace = _named(config)
         text = Text(config.model, found.eos)
         return cls(
             name=config.served_name,
             adapters=config.adapters,
-            revision=revision,
-            namespace=namespace,
+            revision=config.revision or f"blake3:{weights_digest(config.model)}",
             text=text,
             template=Template(config.model),
             eos=found.eos,
@@ -110,14 +105,3 @@ class Served:
         if not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
             raise BadField(field, f"{field}: token ids are 0 to {self.vocabulary - 1}")
         return tokens
-
-
-def _named(config: GatewayConfig) -> tuple[str, bytes]:
-    """How engines name the weights, and engines of ours their blocks."""
-    if config.revision:
-        return config.revision, b""
-    try:
-        spec = spec_of(config.model, config.block_tokens, config.codec)
-    except UnsupportedModel:
-        return f"blake3:{weights_digest(config.model)}", b""
-    return spec.revision, spec.digest

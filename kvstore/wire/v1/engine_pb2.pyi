@@ -126,17 +126,19 @@ class EngineInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class EngineInfoReply(_message.Message):
-    __slots__ = ("role", "model", "namespace", "pages", "pages_free", "requests")
+    __slots__ = ("role", "model", "namespace", "pages", "pages_free", "requests", "revision")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PAGES_FIELD_NUMBER: _ClassVar[int]
     PAGES_FREE_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     role: str
     model: str
     namespace: bytes
     pages: int
     pages_free: int
     requests: int
-    def __init__(self, role: _Optional[str] = ..., model: _Optional[str] = ..., namespace: _Optional[bytes] = ..., pages: _Optional[int] = ..., pages_free: _Optional[int] = ..., requests: _Optional[int] = ...) -> None: ...
+    revision: str
+    def __init__(self, role: _Optional[str] = ..., model: _Optional[str] = ..., namespace: _Optional[bytes] = ..., pages: _Optional[int] = ..., pages_free: _Optional[int] = ..., requests: _Optional[int] = ..., revision: _Optional[str] = ...) -> None: ...

@@ -207,11 +207,11 @@ def test_a_conductor_alone_tells_it_where_engines_are(house: House) -> None:
             assert ask(ai, "w1").usage.completion_tokens == NEW
 
 
-def test_engines_of_another_namespace_do_not_make_it_ready(house: House) -> None:
+def test_engines_of_other_weights_do_not_make_it_ready(house: House) -> None:
     engine = f"--engine={house.engines[0].address}"
-    with house.serving("other", "--block-tokens=32", engine) as other:
+    with house.serving("other", "--revision=another", engine) as other:
         status, body = get(other, "/ready")
-    assert status == 503 and "--block-tokens" in body["error"]["message"]
+    assert status == 503 and "it has other weights: blake3:" in body["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
