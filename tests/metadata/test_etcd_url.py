@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from kvstore.config import EtcdConfig
-from kvstore.errors import ConfigError
+from kvstore.errors import ConfigError, Unavailable
 from kvstore.metadata import open_metadata
 from kvstore.metadata.etcd import EtcdMetadata
 
@@ -84,3 +85,15 @@ def test_a_password_written_into_an_address_is_not_told_to_the_log(password: str
 def test_who_uses_no_etcd_loads_none_of_it() -> None:
     code = "import sys, kvstore.client, kvstore.metadata; sys.exit('aetcd' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+async def test_where_nobody_answers_nothing_is_said_of_a_change_that_was_never_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # and listens no more
+        port = taken.getsockname()[1]
+    store = open_metadata(f"http://127.0.0.1:{port}")
+    try:
+        with pytest.raises(Unavailable, match="cannot be reached") as refused:
+            await store.put_if("a", b"b", expected_revision=0)
+        assert "change" not in str(refused.value)
+    finally:
+        await store.close()

@@ -59,7 +59,7 @@ class Endpoints:
     async def ask(self, method: Method, request: Any) -> Any:
         """The reply of the first member that gives one. Raises `Unavailable` after CALL_SECONDS,
         or etcd's own refusal as grpc.aio.AioRpcError."""
-        deadline, tried = time.monotonic() + CALL_SECONDS, 0
+        deadline, tried, sent = time.monotonic() + CALL_SECONDS, 0, False
         while True:
             endpoint, left = self.first, deadline - time.monotonic()
             try:
@@ -67,14 +67,15 @@ class Endpoints:
             except grpc.aio.AioRpcError as error:
                 if not failure.passes(error):
                     raise
-                words = str(error.details())
+                words, sent = str(error.details()), sent or not failure.never_sent(error)
             self.leave(endpoint)
             self._show_what_is_new()
             tried += 1
             if tried % len(self._config.endpoints) == 0:
                 await asyncio.sleep(_PAUSE_SECONDS)
             if time.monotonic() >= deadline:
-                raise failure.unanswered(self.name, CALL_SECONDS, words)
+                said = failure.unanswered if sent else failure.unreached
+                raise said(self.name, CALL_SECONDS, words)
 
     async def tell(self, method: Method, request: Any, probe: tuple[Method, Any]) -> Any:
         """The reply to a request that is sent at most once. If the connection is not known to be

@@ -21,6 +21,7 @@ _NO_USER = (_NO_TOKEN, "user name not found", "user name must not be empty")
 _WRONG_USER = ("authentication failed", "permission denied", *_NO_USER)
 _OPEN_TO_ALL = "authentication is not enabled"
 _TOO_LARGE = "larger than max"
+_NOBODY_THERE = "failed to connect to all addresses"  # so gRPC ends a call before it sends it
 
 
 def passes(error: grpc.aio.AioRpcError) -> bool:
@@ -38,6 +39,11 @@ def wants_no_token(error: grpc.aio.AioRpcError) -> bool:
     return _says(error, _OPEN_TO_ALL)
 
 
+def never_sent(error: grpc.aio.AioRpcError) -> bool:
+    """Whether no member can have heard of the call, let alone done it."""
+    return error.code() is Code.UNAVAILABLE and _says(error, _NOBODY_THERE)
+
+
 def too_large(error: grpc.aio.AioRpcError) -> bool:
     """Whether the reply had more bytes than we take."""
     return error.code() is Code.RESOURCE_EXHAUSTED and _says(error, _TOO_LARGE)
@@ -49,6 +55,10 @@ def compacted(error: grpc.aio.AioRpcError) -> bool:
 
 def lease_gone(error: grpc.aio.AioRpcError) -> bool:
     return error.code() is Code.NOT_FOUND
+
+
+def unreached(where: str, seconds: float, words: str) -> Unavailable:
+    return Unavailable(f"etcd at {where} cannot be reached, tried for {seconds:g} s ({words})")
 
 
 def unanswered(where: str, seconds: float, words: str) -> Unavailable:
