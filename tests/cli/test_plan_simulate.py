@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import io
@@ -9,13 +10,14 @@ import json
 import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from kvstore.cli import plan_simulate
+from kvstore.cli import compiling, plan_simulate
 from kvstore.cli.main import main
 from kvstore.cli.plan_simulate import _write
+from tests.nodes import eventually
 
 MADE = ["plan", "multi-turn", "--rate", "2", "--duration", "20"]
 SMALL = ["--prefill", "2", "--decode", "1"]
@@ -64,6 +66,31 @@ def test_it_answers_what_a_planner_asks(told: Told) -> None:
     assert "TTFT p50" in said and "every one both" in said
     assert "GPUs of an engine, each phase alone" in said and "SSD  a host" in said
     assert "There is enough at" in said and "ours decides" in said
+
+
+def test_what_is_said_of_compiling_ends_with_the_first_replay(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compiling, "STILL_SECONDS", 0.001)
+    monkeypatch.setattr(plan_simulate.replay, "compiled", lambda: False)
+    said: list[str] = []
+
+    def still() -> bool:
+        said.append(capsys.readouterr().err)
+        return "still compiling the simulator, 0 s\n" in "".join(said)
+
+    def answer(*given: Any) -> str:
+        eventually(still)
+        given[-1]()
+        capsys.readouterr()
+        given[-1]()
+        assert not capsys.readouterr().err
+        return "answered"
+
+    monkeypatch.setattr(plan_simulate, "answer", answer)
+    args = argparse.Namespace(policy=None, compare=False, seed=1)
+    assert plan_simulate.simulated(args, Any, Any) == "answered"
+    assert said[0].startswith("compiling the simulator: one to several minutes")
 
 
 def test_it_says_what_goes_between_racks(capsys: pytest.CaptureFixture[str]) -> None:
