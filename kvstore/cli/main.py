@@ -106,7 +106,8 @@ def _nobody_reads_on() -> bool:
     """What is printed goes to a pipe whose reader has left: of other pipes nobody is done."""
     poll = select.poll()
     for told in (sys.stdout, sys.stderr):
-        poll.register(told.fileno(), 0)
+        if told is not None:  # it may be closed
+            poll.register(told.fileno(), 0)
     return bool(poll.poll(0))
 
 

@@ -61,6 +61,9 @@ def run_make(args: argparse.Namespace) -> int:
             names = [one.name for one in made.iterdir() if one.suffix in _OF_MODELS]
             if filecmp.cmpfiles(path, anew, names, shallow=False)[0] != names:
                 raise ConfigError(f"{path} has another model: name another folder, or remove it")
+            for one in made.iterdir():
+                if not (path / one.name).exists():  # it was made before there was that
+                    shutil.copy(one, path)
     else:
         with naming(path):
             make_model(path, seed=args.seed)
@@ -84,7 +87,7 @@ def default_model(directory: Path) -> Path:
     from kvstore.engine.make_model import make_model
 
     path, anew = directory / "random-model", directory / "random-model.new"
-    if not (path / "model.safetensors").exists():
+    if not all((path / name).exists() for name in ("model.safetensors", "chat_template.jinja")):
         for unfinished in (path, anew):
             shutil.rmtree(unfinished, ignore_errors=True)
         with naming(anew):

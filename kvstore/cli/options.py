@@ -252,7 +252,7 @@ def check_model(folder: Path) -> None:
     if folder.exists():
         return
     why = f"--model {folder}: there is no such folder, and nothing is downloaded"
-    if _AT_HUB.fullmatch(str(folder)):
+    if _AT_HUB.fullmatch(str(folder)) and not folder.parent.exists():
         why += f": `hf download {folder} --local-dir ./{folder.name}`, then --model ./{folder.name}"
     raise ConfigError(why)
 

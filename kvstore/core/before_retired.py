@@ -14,19 +14,21 @@ from kvstore.core.lifecycle import Slot, Tier
 from kvstore.core.slabs import Slabs
 
 _BEHIND_MAX = 32_768  # blocks that are gone through, in a fifth of a second
+_EACH_MIN = 8  # behind each one all the same: else some that stay would keep all others for ever
 
 
 def before_retired(
     index: Index, ssd: Slabs, slots: Iterable[Slot], spared: Collection[bytes], gone: set[Slot]
 ) -> Iterator[Slot]:
     """Those of these slots in DRAM that may go, in this order, once others are `gone`. One behind
-    which there is more than half of what may be gone through yet stays, and leaves that to others.
+    which there is more than half of what may be gone through yet stays, and leaves that to others;
+    one that little is behind is looked at in any case.
     """
     stay, clear, left = set(spared), set[bytes](), _BEHIND_MAX
     for slot in slots:
         if slot.key in stay:
             continue
-        most = left // 2
+        most = max(left // 2, _EACH_MIN)
         for passed, behind in enumerate(_behind(index, slot, clear), 1):
             left -= 1
             if passed > most or _keeps(ssd, behind, stay, gone):

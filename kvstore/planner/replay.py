@@ -1,7 +1,7 @@
 """A load replayed on a cluster under a policy, in virtual time: the same seed, the same outcome.
 
 The policy is the conductor's own compiled code. The simulator is compiled at its first run,
-about a minute, and kept on disk.
+which takes minutes, and kept on disk.
 """
 
 from __future__ import annotations

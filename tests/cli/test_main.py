@@ -204,6 +204,17 @@ def test_a_command_ends_well_where_the_reader_of_its_progress_has_left(
         assert main(["roles", "--conductor", "127.0.0.1:1"]) == 0
 
 
+def test_a_command_whose_stderr_is_closed_ends_well_where_nobody_reads_on() -> None:
+    """As `moonpool --help 2>&- | true` does."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    ran = subprocess.run(
+        ["sh", "-c", 'exec "$0" -m kvstore --help 2>&-', sys.executable], stdout=writes, timeout=60
+    )
+    os.close(writes)
+    assert ran.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("asked", "ends"),
     [

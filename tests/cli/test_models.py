@@ -31,6 +31,17 @@ def test_what_a_model_is_to_chat_by_may_be_another_than_was_written(tmp_path: Pa
     assert (tmp_path / "chat_template.jinja").read_text() == "mine"
 
 
+def test_a_model_that_was_made_before_it_chatted_chats_once_it_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    whole = bytes_of(make_model.make_model(tmp_path / "whole"))
+    for name in ("named", "random-model"):
+        make_model.make_model(tmp_path / name)
+        (tmp_path / name / "chat_template.jinja").unlink()
+    assert main(["make-model", str(tmp_path / "named")]) == 0
+    assert bytes_of(tmp_path / "named") == whole == bytes_of(default_model(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["config.json", "a.safetensors", "a.bin", "tokenizer.json"])
 def test_another_model_is_not_written_over(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]

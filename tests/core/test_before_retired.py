@@ -57,9 +57,12 @@ def test_one_that_very_much_stands_behind_stays_and_leaves_others_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_BEHIND_MAX", 8)
+    monkeypatch.setattr(module, "_EACH_MIN", 1)
     rig = TwoTiers(dram=2, ssd=9)
-    some = [put_behind(rig, 1, many, start=100 * at)[0] for at, many in enumerate([5, 1, 0, 1, 1])]
+    families = [5, 1, 0, 3, 2, 1, 1]
+    some = [put_behind(rig, 1, many, start=100 * at)[0] for at, many in enumerate(families)]
     rig.ssd.retire(0, 9 * SLAB)
     asked = looks(rig, monkeypatch)
     found = list(before_retired(rig.blocks.index, rig.ssd, some, (), set()))
-    assert found == some[1:4] and len(asked) <= 8
+    assert found == [some[at] for at in (1, 2, 5, 6)], "also when nothing is left of the bound"
+    assert len(asked) <= 8 + len(families)

@@ -41,6 +41,7 @@ def conductor() -> Iterator[ConductorProcess]:
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """What conductors say is asked for each time, and none is late because this machine is busy."""
     monkeypatch.setattr("kvstore.client.conductors.ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(spaces, "ANSWER_SECONDS", 60.0)
     monkeypatch.setattr(spaces, "KEPT_SECONDS", 0.0)
     monkeypatch.setattr(spaces, "_ABSENT_SECONDS", 0.0)
 
