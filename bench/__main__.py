@@ -1,7 +1,8 @@
 """`python -m bench NAME`: runs a bench and prints what it found, last of all as one line of JSON.
 
 Progress goes to stderr. A goal that is missed is a finding and no failure, so the exit code is 0
-unless --check is given.
+unless --check is given. It is 1 too where a bench fails, and 2 where the one that is asked for
+cannot run here.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import importlib
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench import machine
 from bench.guest import NotInstalled
@@ -49,6 +53,7 @@ BENCHES = {
     "hbm": "KV between a GPU's pages and pinned memory, against cudaMemcpyAsync (at least 0.95)",
     "recovery": "a node's restart to serving with 500,000 blocks on SSD (at most 5 s)",
 }
+OPTIONS = ("trace", "blocks", "only", "requests", "write")  # of some benches alone
 NEED_A_FILE = {"eviction", "placement", "goodput"}  # so `all` goes without
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -66,29 +71,50 @@ example: python -m bench local --runs 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
-    held = True
-    every = [name for name in BENCHES if name not in NEED_A_FILE]
-    for name in every if args.name == "all" else [args.name]:
-        held &= _run(name, args)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.name == "all":
+        return _run_all(args)
+    takes = getattr(_bench(args.name), "TAKES", ())
+    for option in OPTIONS:
+        if option not in takes and getattr(args, option):
+            parser.error(f"{args.name} takes no --{option}")
+    try:
+        held = _run(args.name, args)
+    except (NotInstalled, BadTrace) as wrong:
+        _say(args.name, str(wrong))
+        return 2
     return 1 if args.check and not held else 0
 
 
-def _run(name: str, args: argparse.Namespace) -> bool:
-    def say(text: str) -> None:
-        print(f"{name}: {text}", file=sys.stderr, flush=True)
+def _run_all(args: argparse.Namespace) -> int:
+    """One that fails, or cannot run here, keeps none from running."""
+    held, failed = True, False
+    for name in [name for name in BENCHES if name not in NEED_A_FILE]:
+        try:
+            held &= _run(name, args)
+        except NotInstalled as missing:
+            _say(name, str(missing))
+            held = False
+        except Exception:
+            traceback.print_exc()
+            failed = True
+    return 1 if failed or (args.check and not held) else 0
 
-    bench = importlib.import_module(f"bench.{name}")  # late: some need torch, some do not
+
+def _bench(name: str) -> Any:
+    return importlib.import_module(f"bench.{name}")  # late: some need torch, some do not
+
+
+def _say(name: str, text: str) -> None:
+    print(f"{name}: {text}", file=sys.stderr, flush=True)
+
+
+def _run(name: str, args: argparse.Namespace) -> bool:
+    bench, say = _bench(name), partial(_say, name)
     say("starting")
     given = {option: getattr(args, option) for option in getattr(bench, "TAKES", ())}
-    try:
-        report = bench.run(args.runs or bench.RUNS, say, **given)
-    except NotInstalled as missing:
-        say(str(missing))
-        return False
-    except BadTrace as bad:
-        say(str(bad))
-        sys.exit(2)
+    report = bench.run(args.runs or bench.RUNS, say, **given)
     line = report.line(machine.facts())
     if not args.json:
         print(report.table())

@@ -29,7 +29,10 @@ from typing import Any
 from bench import goodput_cells
 from bench.goodput_cells import CLUSTERS, CONVERSATION, MADE, MEMORY, Cell, Setup
 from bench.report import Goal, Report, Row
+from bench.traces import BadTrace
+from kvstore.errors import ConfigError, Invalid
 from kvstore.planner import replay
+from kvstore.planner import trace as planner_trace
 
 RUNS = 1  # seeds
 TAKES = ("trace", "only")  # options of the command
@@ -63,6 +66,8 @@ class Compared(Report):
 def run(
     runs: int, say: Callable[[str], None], trace: Path | None = None, only: str | None = None
 ) -> Report:
+    if trace is not None:
+        _check(trace)  # or each of the processes would end by it
     chosen = [one for one in setups(trace, runs) if only is None or only in one.name]
     if not chosen:
         raise SystemExit(f"--only {only}: is in no name, as in 'bimodal, 8+8, 250 GB'")
@@ -155,6 +160,13 @@ def goodput_overload(cells: Iterable[Cell]) -> float:
 
 def goodput_overload_of_all(cells: Iterable[Cell]) -> float:
     return min(one.overload.goodput / one.overload_mooncake.goodput for one in cells)
+
+
+def _check(trace: Path) -> None:
+    try:
+        planner_trace.read(trace)
+    except (ConfigError, Invalid) as wrong:
+        raise BadTrace(str(wrong)) from None
 
 
 def _verdicts(found: list[Cell]) -> list[Row]:

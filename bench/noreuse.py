@@ -91,7 +91,7 @@ def _rows(guest: Guest, without: Guest, load: Load, shape: Shape, runs: int, say
         raise RuntimeError("the prompts were to share nothing and all to be published")
     tokens = load.requests * (load.prompt_tokens + load.reply_tokens)
     facts = asdict(load) | {"shape": asdict(shape)}
-    also = {"published_blocks": published, "late_saves": after["late_saves"]}
+    also = {"published_blocks": published, "late_saves": after["late_saves"] - before["late_saves"]}
 
     def row(name: str, limit: str, counted: bool) -> Row:
         return Row(

@@ -28,6 +28,7 @@ from kvstore.cli import parent
 
 RUNS = 30
 GOAL = 1.0
+END_SECONDS = 30.0
 INSIDE = 'ip link set lo up && exec "$0" "$@"'
 
 
@@ -51,16 +52,33 @@ def run(runs: int, _: Callable[[str], None], sizes: tuple[int, ...] = SIZES) -> 
 
 def _rows(transport: str, runs: int, sizes: tuple[int, ...]) -> list[Row]:
     asked = ["--runs", str(runs), "--transport", transport, "--sizes", *map(str, sizes)]
-    ran = subprocess.run(
+    rounds = subprocess.Popen(
         [*_unshared(), sys.executable, "-m", "bench.peers_rounds", *asked],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
         env=parent.environment(),
+        start_new_session=True,  # Ctrl-C reaches this one alone, which ends it in order
     )
-    if ran.returncode:
-        raise RuntimeError(f"the rounds over {transport} ended with {ran.returncode}")
-    return [_row(json.loads(line)) for line in ran.stdout.splitlines()]
+    try:
+        said, _ = rounds.communicate()
+    finally:
+        _end(rounds)
+    if rounds.returncode:
+        raise RuntimeError(f"the rounds over {transport} ended with {rounds.returncode}")
+    return [_row(json.loads(line)) for line in said.splitlines()]
+
+
+def _end(rounds: subprocess.Popen[str]) -> None:
+    """Its nodes stop and its directories go, if it has time for that."""
+    rounds.terminate()
+    try:
+        rounds.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        rounds.kill()
+        rounds.wait()
+    assert rounds.stdout is not None
+    rounds.stdout.close()
 
 
 def _row(said: dict[str, Any]) -> Row:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument("--sizes", type=int, nargs="+", required=True, metavar="BYTES")
     args = parser.parse_args()
     parent.heed()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if (found := _devices()) != ["lo"]:
         print(f"this network has {', '.join(found)}: Mooncake would serve it", file=sys.stderr)
         return 1

@@ -38,9 +38,11 @@ def running_node(dram: str, slab: str = "32MiB", transport: str = "tcp") -> Iter
             Path(directory) / "pool", dram, slab, None, node_options=("--transport", transport)
         )
         with Stack(plan, restart=False) as stack:
-            stack.start()
             try:
+                stack.start()
                 yield plan.directory
+            except NotInstalled:
+                raise
             except Exception:
                 log = stack.children["node"].log  # it goes with its directory
                 print(log.read_text(errors="replace")[-LOG_CHARACTERS:], file=sys.stderr)

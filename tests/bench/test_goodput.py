@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from bench import __main__ as command
 from bench import goodput, goodput_cells, simulate
 from bench.goodput_cells import (
     CLUSTERS,
@@ -114,6 +115,7 @@ def test_who_stops_the_bench_stops_its_processes_and_no_other_cell_begins(
 ) -> None:
     monkeypatch.setattr(goodput_cells, "cells", begun)
     monkeypatch.setattr(replay, "compiled", lambda: True)
+    monkeypatch.setattr(goodput, "_check", lambda _: None)
 
     def stop(_: str) -> None:
         raise stopped
@@ -122,6 +124,19 @@ def test_who_stops_the_bench_stops_its_processes_and_no_other_cell_begins(
         goodput.run(1, stop, trace=tmp_path)
     assert not any(psutil.pid_exists(one.pid or 0) for one in multiprocessing.active_children())
     assert len([*tmp_path.iterdir()]) <= 1 + goodput.PROCESSES
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(None, "No such file"), ("{}\n", "mooncake (timestamp, ")], ids=["absent", "no trace"]
+)
+def test_a_trace_that_is_none_is_told_before_anything_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    if text is not None:
+        path.write_text(text)
+    assert command.main(["goodput", "--trace", str(path)]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_setups_are_every_workload_on_every_cluster() -> None:

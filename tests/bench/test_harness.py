@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from bench import __main__ as command
-from bench import local, machine
+from bench import local, machine, verify
+from bench.guest import NotInstalled
 from bench.report import Goal, Report, Row
 from bench.rounds import WARM_ROUNDS, Rounds, Spread, measure
 from kvstore.limits import KiB
@@ -163,6 +164,41 @@ def test_a_missed_goal_fails_only_a_check(found: list[float]) -> None:
     found[0] = 0.5
     assert command.main(["local"]) == 0
     assert command.main(["local", "--check"]) == 1
+
+
+def test_one_that_cannot_run_here_says_so_and_is_no_finding(
+    found: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lacks(*_: object) -> Report:
+        raise NotInstalled("a GPU is needed")
+
+    monkeypatch.setattr(local, "run", lacks)
+    assert command.main(["local", "--json"]) == 2
+    said = capsys.readouterr()
+    assert said.err.endswith("local: a GPU is needed\n") and not said.out
+    assert command.main(["all"]) == 0 and command.main(["all", "--check"]) == 1
+
+
+def test_one_that_fails_keeps_none_of_all_from_running(
+    found: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> Report:
+        raise RuntimeError("a block came back late")
+
+    monkeypatch.setattr(command, "BENCHES", {"verify": "fails", "local": "a bench"})
+    monkeypatch.setattr(verify, "run", fails)
+    assert command.main(["all", "--json"]) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["name"] == "local" and "a block came back late" in said.err
+
+
+def test_an_option_that_a_bench_does_not_take_is_refused(
+    found: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(["local", "--requests", "7"])
+    assert ended.value.code == 2
+    assert "local takes no --requests" in capsys.readouterr().err
 
 
 def test_save_keeps_the_json_under_its_name_and_day(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,3 +129,32 @@ def test_the_smallest_run_finds_rows_for_both(
         assert row.sizes["objects"] == 1024 and row.limit is not None
         assert row.sizes["mooncake"] in [one.name for one in SETTINGS[transport]]
         assert row.ratio is not None and row.ratio > 0
+
+
+@pytest.mark.parametrize("told", [KeyboardInterrupt, SystemExit])
+def test_rounds_that_are_told_to_end_have_time_to_remove_what_they_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: type[BaseException]
+) -> None:
+    rounds = f"""
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+try:
+    print("begun", flush=True)
+    time.sleep(60)
+finally:
+    time.sleep(0.5)
+    open({str(tmp_path / "removed")!r}, "w")
+"""
+    communicate = subprocess.Popen.communicate
+
+    def interrupted(process: subprocess.Popen[str], *given: Any, **named: Any) -> Any:
+        if process.args[-1] == "true":  # that tries whether there are namespaces
+            return communicate(process, *given, **named)
+        assert process.stdout is not None and process.stdout.readline()
+        raise told
+
+    monkeypatch.setattr(peers, "_unshared", lambda: [sys.executable, "-c", rounds])
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(told):
+        peers._rows("tcp", 1, (4 * KiB,))
+    assert (tmp_path / "removed").exists()
