@@ -127,7 +127,9 @@ def test_who_stops_the_bench_stops_its_processes_and_no_other_cell_begins(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(None, "No such file"), ("{}\n", "mooncake (timestamp, ")], ids=["absent", "no trace"]
+    ("text", "said"),
+    [(None, "No such file"), ("{}\n", "mooncake (timestamp, ")],
+    ids=["absent", "no trace"],
 )
 def test_a_trace_that_is_none_is_told_before_anything_begins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
