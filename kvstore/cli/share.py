@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.name is not None and not changes:
         raise ConfigError(f"say what {args.name} is granted: --weight 2, --quota 8GiB, or both")
     if args.weight is not None and not WEIGHT_MIN <= args.weight <= WEIGHT_MAX:
-        raise ConfigError(f"--weight {args.weight:g}: {WEIGHT_MIN:g} to {WEIGHT_MAX:g}")
+        raise ConfigError(f"--weight {args.weight:g}: write {WEIGHT_MIN:g} to {WEIGHT_MAX:g}")
     return _set(args) if changes else _show(args)
 
 

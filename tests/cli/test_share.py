@@ -23,4 +23,4 @@ def test_a_weight_that_is_none_is_named_by_its_option(
     weight: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["share", "default", "--weight", weight]) == 2
-    assert capsys.readouterr().err == f"moonpool: --weight {float(weight):g}: 0.001 to 1000\n"
+    assert capsys.readouterr().err == f"moonpool: --weight {float(weight):g}: write 0.001 to 1000\n"

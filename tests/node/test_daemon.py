@@ -322,7 +322,7 @@ def test_wrong_sizes_are_named_with_what_would_be_right(home: Path) -> None:
     for options, words in (
         (("--dram", "8GB"), ("8GB", "8GiB")),
         (("--slab", "5000"), ("5000", "4KiB")),
-        (("--dram", "1MiB"), ("1048576", "at least --slab, 32MiB")),
+        (("--dram", "1MiB"), ("--dram 1MiB", "at least --slab, 32MiB")),
         (("--dram", "9999TiB"), ("memory",)),
     ):
         found = started(home, *options)

@@ -87,7 +87,7 @@ def test_what_the_operator_sets_a_node_goes_by(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["a", "--weight", "0"], "weight must be a number from"),
+        (["a", "--weight", "0"], "--weight 0: write 0.001 to 1000"),
         (["a", "--quota", "0"], "write a size above 0, or none"),
         (["a"], "say what a is granted"),
         (["--weight", "2"], "whose share?"),
