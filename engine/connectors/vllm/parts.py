@@ -22,7 +22,7 @@ class Parts:
         """The blocks that hold tokens [begin, end), of each group what a hit of `hit` tokens needs
         of them."""
         parts = []
-        for group, chain in enumerate(tracked.chains()):
+        for group, chain in enumerate(tracked.loaded_chains()):
             window, size = self._ready.windows[group], chain.block_tokens
             first = max(begin, window_start(hit, window)) if window else begin
             if first < end:

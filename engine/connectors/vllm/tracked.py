@@ -50,6 +50,7 @@ class Tracked:
         self._chains: tuple[Chain, ...] = tuple(
             Chain((), (), one.space.layout.block_tokens) for one in clients
         )
+        self._prompt_chains = self._chains  # as a hand-off has them, where it is one's
         said = said_of(request)
         if content.apart:
             said = {}  # neither knows the other's names for its blocks
@@ -79,7 +80,7 @@ class Tracked:
     def follows_to(self, computed: int) -> int:
         """Up to which token a prefill is followed, of which vLLM has the first `computed`. Nothing
         of it may be there yet: its writer was told to compute all of it."""
-        chain = self.chains()[0]
+        chain = self.loaded_chains()[0]
         short = chain.token_count % chain.block_tokens  # its last block, loaded whole or not at all
         return computed if computed > chain.token_count - short else chain.token_count
 
@@ -89,7 +90,7 @@ class Tracked:
         if not self.timed or self.audit is not None:
             return
         chain = self._chains[0]
-        handed = (self.hand_off or self.follow) and self.published >= len(chain)
+        handed = self.hand_off and self.published >= len(chain)
         end = (self.published + 1) * chain.block_tokens if writes and not handed else sys.maxsize
         self.rests = range(self.request.num_prompt_tokens + 1, end)
 
@@ -98,14 +99,20 @@ class Tracked:
         self.published, self.rests = min(self.published, first), range(0)
 
     def chains(self) -> tuple[Chain, ...]:
-        """The request's full blocks, one chain a group; of a hand-off its prompt's end as well."""
-        if self.hand_off or self.follow:
+        """The blocks that it has for others, one chain a group: its full ones, of a hand-off its
+        prompt's end as well."""
+        if self.hand_off:
             return self._handed()
         size = self._chains[0].block_tokens
         known = self.request.num_tokens // size
         if known > len(self._chains[0]):
-            self._chains = self._extended(known * size)
+            self._chains = self._extended(self._chains, known * size)
         return self._chains
+
+    def loaded_chains(self) -> tuple[Chain, ...]:
+        """The blocks that it loads: of a prefill that it follows also the last, which is short. The
+        full one in that one's place is its own to store, once its reply has filled it."""
+        return self._handed() if self.follow else self.chains()
 
     @property
     def loads_max(self) -> int:
@@ -116,14 +123,14 @@ class Tracked:
 
     def _handed(self) -> tuple[Chain, ...]:
         """All of the prompt that a reader can use: whole pages, and never the last token."""
-        if not len(self._chains[0]):
+        if not len(self._prompt_chains[0]):
             usable = (self.request.num_prompt_tokens - 1) // self._align * self._align
-            self._chains = self._extended(usable)
-        return self._chains
+            self._prompt_chains = self._extended(self._prompt_chains, usable)
+        return self._prompt_chains
 
-    def _extended(self, count: int) -> tuple[Chain, ...]:
+    def _extended(self, chains: tuple[Chain, ...], count: int) -> tuple[Chain, ...]:
         tokens, extra = self.request.all_token_ids, self._extra
         return tuple(
             client.extended(chain, tokens[len(chain) * chain.block_tokens : count], extra)
-            for client, chain in zip(self._clients, self._chains, strict=True)
+            for client, chain in zip(self._clients, chains, strict=True)
         )

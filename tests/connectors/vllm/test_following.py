@@ -11,6 +11,7 @@ import pytest
 from kvstore.client import KVGroup, KVSpec
 from kvstore.engine.connectors.vllm import scheduler as module
 from kvstore.engine.connectors.vllm.messages import Loaded, Report
+from kvstore.engine.connectors.vllm.scheduler import SchedulerSide
 from tests.connectors.vllm.test_scheduler import Late, ready, request, side
 
 
@@ -92,5 +93,53 @@ def test_a_prefill_is_not_followed_where_vllm_has_a_part_of_its_last_short_block
     follows.all_token_ids = list(range(100))
     follows.num_tokens = follows.num_prompt_tokens = 100
     here.arrived(follows)
-    assert here._here.tracked["f"].chains()[0].tokens == (64, 32)
+    assert here._here.tracked["f"].loaded_chains()[0].tokens == (64, 32)
     assert here.matched(follows, computed) == found
+
+
+def test_who_follows_a_prefill_stores_the_blocks_that_its_reply_fills(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The prefill's last block is short. Where the reply goes on in it is a full one, of another
+    name, that nobody else has."""
+    monkeypatch.setattr(module, "Lookups", lambda *_: Late())
+    group = KVGroup(layers=(0,), kv_heads=1, head_dim=8, block_tokens=32)
+    spec = KVSpec(model="m", revision="r", dtype="float32", groups=(group,)).canonical()
+    here, follows, pages = side(), request("f", follow="name"), ([3, 4, 5, 6],)
+    here.ready({rank: replace(one, spec=spec) for rank, one in ready().items()})
+    follows.all_token_ids = list(range(60))
+    follows.num_tokens = follows.num_prompt_tokens = 60
+    follows.num_preemptions = follows.num_output_tokens = follows.num_computed_tokens = 0
+    here.arrived(follows)
+    assert here.matched(follows, 0) == (48, True)
+    here.allocated(follows, pages, 48)
+    (load,) = step_of(here, pages).loads
+    (part,) = load.parts
+    assert (len(part.hashes), part.last_tokens) == (2, 16), "a full one, and one of a page"
+    here.heard(Report(loaded={"f": Loaded(48, 48, 48, 0.5, follows=True)}), {"f"})
+
+    stored = []
+    follows.num_computed_tokens, scheduled = 48, 12
+    for token in range(5):
+        saves = step_of(here, pages, f=scheduled).saves
+        stored.append([one.parts[0].hashes for one in saves])
+        assert not any(one.hand_off for one in saves)
+        follows.num_computed_tokens += scheduled
+        follows.all_token_ids.append(100 + token)
+        follows.num_tokens, follows.num_output_tokens = 61 + token, 1 + token
+        scheduled = 1
+    tracked = here._here.tracked["f"]
+    prompt, full = part.hashes[0], tracked.chains()[0].hashes[1]
+    assert stored == [[(prompt,)], [], [], [], [(full,)]]
+    assert full != part.hashes[1]
+
+
+def step_of(here: SchedulerSide, pages: Any, **scheduled: int) -> Any:
+    """What a step that computes so many tokens of each tells the workers."""
+    return here.step(
+        SimpleNamespace(
+            total_num_scheduled_tokens=sum(scheduled.values()),
+            num_scheduled_tokens=scheduled,
+            kv_connector_block_state=SimpleNamespace(get_block_ids=lambda _: pages),
+        )
+    )
