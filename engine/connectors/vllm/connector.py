@@ -44,7 +44,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
             from .fleet import place_of
             from .scheduler import SchedulerSide
 
-            told = bool(self._settings.conductors)
+            told, does = bool(self._settings.conductors), self._settings.fleet_role
             self._scheduler = SchedulerSide(
                 self._settings,
                 vllm_config.cache_config.block_size,
@@ -52,7 +52,7 @@ class MoonpoolConnector(KVConnectorBase_V1, SupportsHMA):
                 writes=transfer.is_kv_producer,
                 # An engine in its caller's process has steps for as long as that has requests.
                 goes_on=envs.VLLM_ENABLE_V1_MULTIPROCESSING,
-                place=place_of(vllm_config, kv_cache_config) if told else None,
+                place=place_of(vllm_config, kv_cache_config, does) if told else None,
                 contents=Contents.of_engine(vllm_config),
             )
             if vllm_config.weight_transfer_config is not None:

@@ -42,16 +42,25 @@ class Place:
     runs: Runs
 
 
-def place_of(config: Any, caches: Any) -> Place:
+def place_of(config: Any, caches: Any, role: str = "both") -> Place:
+    """`role` is what it is to do of what vLLM's kv_role lets it: raises `ValueError` where that is
+    nothing."""
     transfer, groups = config.kv_transfer_config, caches.kv_cache_groups
     pages = caches.num_blocks // max(1, len(groups))  # which all groups take from one pool
     # A group that sees a window needs few for the longest request: that it fits, vLLM has checked.
     least = config.model_config.max_model_len
+    prefills = transfer.is_kv_producer and role != "decode"
+    decodes = transfer.is_kv_consumer and role != "prefill"
+    if not (prefills or decodes):
+        raise ValueError(
+            f"kv_connector_extra_config.fleet_role is {role!r}, and the engine a "
+            f"{transfer.kv_role}: with kv_role 'kv_both' it may have any"
+        )
     return Place(
         engine_id=str(transfer.engine_id),
         room_tokens=max(least, pages * config.cache_config.block_size),
-        prefills=transfer.is_kv_producer,
-        decodes=transfer.is_kv_consumer,
+        prefills=prefills,
+        decodes=decodes,
         rank=_rank(str(transfer.engine_id), config.parallel_config),
         events=_source(config),
         runs=Runs(

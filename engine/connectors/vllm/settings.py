@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvstore.client import Locator  # its kernels load late: see connector.py
 
 REUSE = ("priced", "always")
+ROLES = ("prefill", "decode", "both")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Settings(InFleet):
     save_ms: int = 20  # how long a step that is computed waits for room for its blocks
     stall_ms: int = 10_000  # a followed prefill that gives nothing new for so long has failed
     loads_max: int = 4  # requests loaded at once, of stored blocks; more wait their turn
+    fleet_role: str = "both"  # or "prefill" or "decode": what conductors have this engine do
     trace: str = ""  # a file to which stored and loaded layers are logged, one JSON object a line
 
     SCHEME: ClassVar[str] = "http://"  # vLLM's server speaks OpenAI's API
@@ -53,6 +55,8 @@ class Settings(InFleet):
         _within("loads_max", self.loads_max, 1, 64)
         if self.reuse not in REUSE:
             raise ValueError(f"reuse is {self.reuse!r}; it may be {' or '.join(REUSE)}")
+        if self.fleet_role not in ROLES:
+            raise ValueError(f"fleet_role is {self.fleet_role!r}; it may be {', '.join(ROLES)}")
         self.check_fleet()
 
     @classmethod

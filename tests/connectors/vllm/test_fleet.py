@@ -7,18 +7,24 @@ from typing import Any
 
 import pytest
 from transformers import PretrainedConfig
+from vllm.config import KVTransferConfig
 from vllm.platforms import current_platform
 
 from kvstore.engine.connectors.vllm.fleet import Place, place_of
 
 
 def place(
-    engine_id: str, index: int = 0, external_lb: bool = False, max_model_len: int = 512
+    engine_id: str,
+    index: int = 0,
+    external_lb: bool = False,
+    max_model_len: int = 512,
+    kv_role: str = "kv_producer",
+    fleet_role: str = "both",
 ) -> Place:
     """Of an engine that vLLM configures so."""
     config: Any = SimpleNamespace(
-        kv_transfer_config=SimpleNamespace(
-            engine_id=engine_id, is_kv_producer=True, is_kv_consumer=False
+        kv_transfer_config=KVTransferConfig(
+            kv_connector="ours", engine_id=engine_id, kv_role=kv_role
         ),
         parallel_config=SimpleNamespace(
             data_parallel_index=index, data_parallel_external_lb=external_lb, tensor_parallel_size=2
@@ -30,13 +36,42 @@ def place(
         cache_config=SimpleNamespace(block_size=16),
     )
     caches: Any = SimpleNamespace(num_blocks=100, kv_cache_groups=[None, None])
-    return place_of(config, caches)
+    return place_of(config, caches, fleet_role)
 
 
 def test_an_engine_has_room_for_what_its_pages_hold_of_all_its_groups() -> None:
     found = place("a")
     assert (found.engine_id, found.room_tokens) == ("a", 50 * 16)
     assert (found.prefills, found.decodes, found.events) == (True, False, None)
+
+
+@pytest.mark.parametrize(
+    ("kv_role", "fleet_role", "does"),
+    [
+        ("kv_producer", "both", (True, False)),
+        ("kv_producer", "prefill", (True, False)),
+        ("kv_consumer", "both", (False, True)),
+        ("kv_consumer", "decode", (False, True)),
+        ("kv_both", "both", (True, True)),
+        ("kv_both", "prefill", (True, False)),
+        ("kv_both", "decode", (False, True)),
+    ],
+)
+def test_an_engine_does_what_it_is_there_for_of_what_vllm_lets_it(
+    kv_role: str, fleet_role: str, does: tuple[bool, bool]
+) -> None:
+    found = place("a", kv_role=kv_role, fleet_role=fleet_role)
+    assert (found.prefills, found.decodes) == does
+
+
+@pytest.mark.parametrize(
+    ("kv_role", "fleet_role"), [("kv_producer", "decode"), ("kv_consumer", "prefill")]
+)
+def test_an_engine_that_could_do_nothing_says_which_settings_would_let_it(
+    kv_role: str, fleet_role: str
+) -> None:
+    with pytest.raises(ValueError, match=f"fleet_role is '{fleet_role}'.* a {kv_role}: .*kv_both"):
+        place("a", kv_role=kv_role, fleet_role=fleet_role)
 
 
 def test_an_engine_has_room_for_the_longest_request_however_few_pages_each_group_has() -> None:

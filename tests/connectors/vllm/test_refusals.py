@@ -136,6 +136,7 @@ def test_a_cache_of_another_kind_is_refused() -> None:
         ("block_tokens", True, "block_tokens is True; int is wanted"),
         ("block_tokens", -1, "block_tokens is -1; 0 to"),
         ("reuse", "sometimes", "reuse is 'sometimes'; it may be priced or always"),
+        ("fleet_role", "all", "fleet_role is 'all'; it may be prefill, decode, both"),
         ("audit_rate", 1.5, "audit_rate is 1.5; 0.0 to 1.0"),
         ("deadline_ms", 0, "deadline_ms is 0; 1 to"),
         ("conductors", "127.0.0.1:7420", "conductors is '127.0.0.1:7420'; list is wanted"),
