@@ -104,10 +104,12 @@ def choose(
     room = room_seconds(fleet, demand[0], tokens, whole, reserve, tpot, alike)
     if chosen == NONE:
         return chosen, way, room, NONE, 0.0
-    decodes, _ = choose_decode(
-        fleet, dram, tokens, whole, block_tokens, token_bytes, grows, tpot, first,
-        chosen, now,
-    )  # fmt: skip
+    decodes = chosen
+    if not engines[chosen].alone:
+        decodes, _ = choose_decode(
+            fleet, dram, tokens, whole, block_tokens, token_bytes, grows, tpot, first,
+            chosen, now,
+        )  # fmt: skip
     return chosen, way, room, decodes, _step_with(fleet, decodes, tokens)
 
 

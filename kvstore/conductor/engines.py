@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.address import speaks_http
 from kvstore.conductor.answers import Answers
 from kvstore.conductor.carries import Carries
 from kvstore.conductor.facts import Facts, Role
@@ -123,7 +122,7 @@ class Crew:
         row["prefills"], row["decodes"] = facts.prefills, facts.decodes
         row["switches"], row["tie"] = facts.role is not Role.AS_IT_IS, switch_tie(facts.engine_id)
         row["host"], row["room"], row["busy_until"] = host, facts.room_tokens, now
-        row["alone"] = speaks_http(facts.address)  # it is sent what it is to generate
+        row["alone"] = facts.whole
         if prefill is not None:  # also what it could do instead
             self._kin.enter(number, prefill.cost, self._like(facts))
             _write(row, "prefill", prefill.cost)
@@ -244,7 +243,7 @@ class Crew:
         if not self._away or decode is None or decode is prefill:
             return False
         gone = not self._away.isdisjoint((prefill.host, decode.host))
-        return gone and not speaks_http(prefill.facts.address)
+        return gone and not prefill.facts.whole
 
     def place(self, hosts: NDArray[np.int32], given: Lengths, held: Lengths) -> None:
         """So many blocks came to be in these hosts' memory, and they hold so many."""

@@ -134,5 +134,8 @@ def explain(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.E
 def _place(engine: Engine) -> pb.ScheduleReply.Place:
     facts = engine.facts
     return pb.ScheduleReply.Place(
-        engine_id=facts.engine_id, address=facts.address, data_parallel_rank=facts.rank
+        engine_id=facts.engine_id,
+        address=facts.address,
+        data_parallel_rank=facts.rank,
+        node_id=facts.node_id,
     )

@@ -2,9 +2,8 @@
 
 A prompt that is to be computed is prefilled at one engine, and another follows layer by layer and
 decodes it. One whose prefill and decode fall to the same engine, or of which nearly all is in the
-pool by now, goes to the engine that decodes, alone; and so does, whole, what a conductor sends to a
-server that speaks OpenAI's API. With no conductor each goes to the next engine that is known,
-alone.
+pool by now, goes to the engine that decodes, alone; what is prefilled at a server of SGLang's is
+decoded there. With no conductor each goes to the next engine that is known, alone.
 
 An engine that goes away fails no request: what it was is decided anew, and goes on behind the
 tokens that came, also where an engine that it is then sent to is full. The first refusal is passed
@@ -18,7 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from kvstore.address import speaks_http
+from kvstore.address import speaks_http, speaks_sglang
 from kvstore.config import Credentials
 from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
 from kvstore.gateway.caller import Caller
@@ -27,7 +26,7 @@ from kvstore.gateway.known import Known
 from kvstore.gateway.lacking import Lacking
 from kvstore.gateway.needs import RETRY_MS, Lacks, Needs
 from kvstore.gateway.request import Outcome, Request, Told
-from kvstore.gateway.run import Otherwise, Run, nobody
+from kvstore.gateway.run import Otherwise, Place, Run, nobody
 from kvstore.gateway.spaces import Ask, Spaces
 from kvstore.limits import NOT_AT_MAX
 from kvstore.wire.v1 import conductor_pb2, engine_pb2
@@ -186,8 +185,8 @@ class Dispatcher:
         if unfit or {plan.prefill.address, plan.decode.address} & gone:
             self._planner.give_up(asked.ask)
             return None
-        decodes = plan.prefill if speaks_http(plan.prefill.address) else plan.decode
-        self._known.learn(decodes.address or plan.prefill.address)
+        whole = plan.prefill if _decodes_itself(plan) else plan.decode
+        self._known.learn(whole.address)
         return plan
 
     def _scheduled(self, request: Request, ask: Ask) -> Plan | None:
@@ -219,9 +218,8 @@ class Dispatcher:
         if not out.expected_seconds:
             out.expected_seconds = 1e-3 * plan.ttft_ms
             out.expected_tokens = max(0, len(run.request.prompt) - computed)
-        prefill, decode = plan.prefill.address, plan.decode.address
-        if not decode or prefill == decode or speaks_http(prefill) or speaks_http(decode):
-            self._generate(run, prefill, run.generate(_turn(plan)), _rank(plan))
+        if _decodes_itself(plan):
+            self._generate(run, plan.prefill, run.generate(_turn(plan)))
         elif _lacking(run, asked, plan) + _there_alone(asked, plan) <= self._local_tokens_max:
             decode = self._decoder(run, asked, plan, gone)
             self._generate(run, decode, run.generate(_turn(plan)))
@@ -242,7 +240,7 @@ class Dispatcher:
                     raise
                 break
             try:
-                self._generate(run, address, run.generate())
+                self._generate(run, Place(address=address), run.generate())
                 return
             except Invalid as error:
                 why = error
@@ -253,12 +251,12 @@ class Dispatcher:
     def _hand_over(self, run: Run, asked: Asked, plan: Plan, gone: set[str]) -> None:
         run.outcome.engines.append(plan.prefill.address)
         wanted = run.prefill(_turn(plan))
-        prefill = self._engines.prefill(plan.prefill.address, wanted, run.caller)
+        prefill = self._engines.prefill(plan.prefill, wanted, run, 1e-3 * plan.wait_ms)
         # Only now is it known that somebody computes it, so that whoever decodes may count on it.
         try:
             decode = self._decoder(run, asked, plan, gone)
             to_decode = run.generate()
-            if decode == plan.prefill.address:
+            if decode.address == plan.prefill.address:
                 prefill.end(DEADLINE_SECONDS)  # it has what it published, by its blocks' names
                 if prefill.hand_off is not None:
                     to_decode.hand_off.SetInParent()  # and looked the prompt up, for both
@@ -272,7 +270,7 @@ class Dispatcher:
             raise
         _count_found(run.outcome, prefill.end())
 
-    def _decoder(self, run: Run, asked: Asked, plan: Plan, gone: set[str]) -> str:
+    def _decoder(self, run: Run, asked: Asked, plan: Plan, gone: set[str]) -> Place:
         """Who decodes it; waits in line for room, for as long as it may be of use. Raises
         `Overloaded`, of one that did not run yet. It counts there from now on."""
         ask = asked.ask
@@ -295,18 +293,20 @@ class Dispatcher:
                 pause = max(PAUSE_SECONDS_MIN, 1e-3 * full.retry_after_ms)
                 run.caller.pause(max(0.0, since + pause - now))
         if placed is None or placed.decode.address in gone | {""}:
-            return plan.decode.address
-        return placed.decode.address
+            return plan.decode
+        return placed.decode
 
-    def _generate(
-        self,
-        run: Run,
-        address: str,
-        wanted: engine_pb2.GenerateRequest,
-        rank: int | None = None,
-    ) -> None:
-        run.outcome.begin_at(address)
-        self._engines.generate(address, wanted, run, rank)
+    def _generate(self, run: Run, place: Place, wanted: engine_pb2.GenerateRequest) -> None:
+        run.outcome.begin_at(place.address)
+        self._engines.generate(place, wanted, run)
+
+
+def _decodes_itself(plan: Plan) -> bool:
+    """Whether who is to prefill it is sent all of it: nobody else is there that could follow."""
+    prefill, decode = plan.prefill.address, plan.decode.address
+    both = speaks_http(prefill) == speaks_http(decode)
+    follows = both and not (speaks_sglang(prefill) or speaks_sglang(decode))
+    return not decode or prefill == decode or not follows
 
 
 def _lacking(run: Run, asked: Asked, plan: Plan) -> int:
@@ -341,8 +341,3 @@ def _turn(plan: Plan) -> engine_pb2.Turn:
     return engine_pb2.Turn(
         priority_ms=plan.priority_ms, aging=plan.aging, drop_after_ms=plan.drop_after_ms
     )
-
-
-def _rank(plan: Plan) -> int | None:
-    place = plan.prefill
-    return place.data_parallel_rank if place.HasField("data_parallel_rank") else None

@@ -12,10 +12,10 @@ from typing import Any
 from kvstore.address import speaks_http, speaks_sglang
 from kvstore.config import Credentials
 from kvstore.errors import KVStoreError
-from kvstore.gateway import sglang, vllm
+from kvstore.gateway import sglang, vllm, vllm_prefill
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.logprobs import of_reply
-from kvstore.gateway.run import Run
+from kvstore.gateway.run import Place, Run
 from kvstore.gateway.silence import ended_by_silence
 from kvstore.limits import REPORTS_MAX
 from kvstore.rpc.channel import open_channel
@@ -27,7 +27,6 @@ from kvstore.wire.v1 import engine_pb2_grpc
 DEADLINE_SECONDS = 120.0  # of a prefill, however long its prompt
 SILENCE_SECONDS = 120.0  # in which more of an answer comes, or nothing will
 CHANNELS_MAX = REPORTS_MAX  # that are kept: as many engines as a conductor knows
-_OVER_SECONDS = 1.0  # what a prefill did is known about as soon as its request is decoded
 
 
 class Engines:
@@ -44,18 +43,25 @@ class Engines:
         for channel in channels.values():
             channel.close()
 
-    def prefill(self, address: str, request: pb.PrefillRequest, caller: Caller) -> Prefill:
-        """Returns once its KV begins to be computed."""
+    def prefill(
+        self, place: Place, request: pb.PrefillRequest, run: Run, wait_seconds: float
+    ) -> Prefill | vllm_prefill.Prefill:
+        """Returns once its KV begins to be computed; servers of others do not say when that is, and
+        are thought to begin so long from now."""
+        address, caller = place.address, run.caller
+        if speaks_http(address):
+            told = (request, run.request.adapter, caller, SILENCE_SECONDS)
+            theirs = vllm_prefill.Prefill(place, *told)
+            theirs.begins(wait_seconds)
+            return theirs
         replies = self._stub(address).Prefill(request, timeout=DEADLINE_SECONDS)
         return Prefill(address, replies, caller)
 
-    def generate(
-        self, address: str, request: pb.GenerateRequest, run: Run, rank: int | None = None
-    ) -> None:
-        """`rank` says which of several engines at an address."""
+    def generate(self, place: Place, request: pb.GenerateRequest, run: Run) -> None:
+        address = place.address
         if speaks_http(address):
             kind = sglang if speaks_sglang(address) else vllm
-            kind.generate(address, request, run, SILENCE_SECONDS, rank)
+            kind.generate(place, request, run, SILENCE_SECONDS)
             return
         out, wanted = run.outcome, run.request.logprobs
         replies = self._stub(address).Generate(request)
@@ -113,7 +119,7 @@ class Prefill:
         if self.hand_off is None and self._error is not None:
             raise self._error
 
-    def end(self, seconds: float = _OVER_SECONDS) -> pb.PrefillReply.Done | None:
+    def end(self, seconds: float = vllm_prefill.OVER_SECONDS) -> pb.PrefillReply.Done | None:
         """What was done; None where the engine went away, for whoever decodes has computed what it
         did not get, and where it is not done by then. What is not over by then is to stop."""
         if not self._over.wait(seconds):

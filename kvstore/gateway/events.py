@@ -10,9 +10,9 @@ import json
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import Any
+from typing import Any, cast
 
 from kvstore.address import host_and_port
 from kvstore.errors import Denied, Invalid, KVStoreError, Overloaded, Unavailable
@@ -36,6 +36,8 @@ class Call:
         """Connects. Raises `Unavailable`. Each event is whole within so long, or never;
         the first may take longer where the server is well."""
         self._address, self._seconds = address, seconds
+        self._source: _Patient | None = None
+        self._reply: HTTPResponse | None = None  # once it begins to come
         self._http = HTTPConnection(*host_and_port(address), timeout=CONNECT_SECONDS)
         with self._typed():
             self._http.connect()
@@ -48,29 +50,33 @@ class Call:
 
     def close(self) -> None:
         self.cancel()
+        if self._reply is not None:
+            self._reply.close()
         self._http.close()
         self._socket.close()
 
-    def events(
-        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> Iterator[dict[str, Any]]:
-        """Raises what was refused by its type, and `Unavailable` where the answer breaks off."""
+    def ask(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        """Returns once the server has begun to answer. Raises what it refused by its type."""
         with self._typed():
             said = {"Content-Type": "application/json", **headers}
             self._http.request("POST", path, json.dumps(body).encode(), said)
-        source: Any = _Patient(self._socket, self._address, self._seconds)
-        with closing(HTTPResponse(source, method="POST")) as reply:
-            with self._typed():
-                reply.begin()
-            if reply.status != 200:
-                source.begun = True
-                raise self._refused(reply)
-            kind = reply.headers.get_content_type()
-            if kind != "text/event-stream":
-                raise self._bad(f"it answered with {kind[:64]} and not with a stream")
-            for event in self._stream(reply):
-                yield event
-                source.again()
+        self._source = source = _Patient(self._socket, self._address, self._seconds)
+        self._reply = reply = HTTPResponse(cast(Any, source), method="POST")
+        with self._typed():
+            reply.begin()
+        if reply.status != 200:
+            source.begun = True
+            raise self._refused(reply)
+        kind = reply.headers.get_content_type()
+        if kind != "text/event-stream":
+            raise self._bad(f"it answered with {kind[:64]} and not with a stream")
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Of what was asked. Raises `Unavailable` where the answer breaks off."""
+        assert self._reply is not None and self._source is not None, "nothing is asked yet"
+        for event in self._stream(self._reply):
+            yield event
+            self._source.again()
 
     def _stream(self, reply: HTTPResponse) -> Iterator[dict[str, Any]]:
         while True:
@@ -187,6 +193,14 @@ def refusal_of(address: str, status: int, words: str, retry_ms: int = _RETRY_MS)
     if status in (400, 413, 422):
         return Invalid(text)
     return Refused(status, text, retry_ms)
+
+
+def failure_of(address: str, error: Any) -> KVStoreError:
+    """What a server says amid its answer, by its type."""
+    said = error if isinstance(error, dict) else {}
+    code, words = said.get("code"), said.get("message")
+    status = code if type(code) is int else 500
+    return refusal_of(address, status, words if isinstance(words, str) else "it failed")
 
 
 def _retry_ms(reply: HTTPResponse) -> int:

@@ -7,7 +7,9 @@ import time
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.request import Outcome, Request, Told
 from kvstore.logprobs import Logprobs
-from kvstore.wire.v1 import engine_pb2
+from kvstore.wire.v1 import conductor_pb2, engine_pb2
+
+Place = conductor_pb2.ScheduleReply.Place  # where an engine is, and which of those there
 
 
 def nobody(token: int, logprobs: Logprobs | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from kvstore.gateway import streamed
 from kvstore.gateway.events import refusal_of
 from kvstore.gateway.logprobs import of_rows
-from kvstore.gateway.run import Run
+from kvstore.gateway.run import Place, Run
 from kvstore.gateway.sampling import Sampling
 from kvstore.naming import rid_of
 from kvstore.wire.v1 import engine_pb2 as pb
@@ -23,12 +23,10 @@ PATH = "/generate"
 PLAIN = {"repetition_penalty": 1.0, "top_k": -1, "min_p": 0.0, "top_p": 1.0}  # -1: all tokens
 
 
-def generate(
-    address: str, wanted: pb.GenerateRequest, run: Run, seconds: float, rank: int | None = None
-) -> None:
+def generate(place: Place, wanted: pb.GenerateRequest, run: Run, seconds: float) -> None:
     """The run is told of each token. Raises whatever goes wrong by its type. No conductor names
     one of several engines behind a server: such do not report."""
-    streamed.generate(_Answer, address, wanted, run, seconds)
+    streamed.generate(_Answer, place.address, wanted, run, seconds)
 
 
 def body_of(

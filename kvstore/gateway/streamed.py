@@ -15,7 +15,7 @@ from typing import Any
 
 from kvstore import traces
 from kvstore.errors import Invalid, Unavailable
-from kvstore.gateway.events import CONNECT_SECONDS, Call, model_len, refusal_of
+from kvstore.gateway.events import CONNECT_SECONDS, Call, failure_of, model_len
 from kvstore.gateway.logprobs import TOKEN_MAX
 from kvstore.gateway.run import Run
 from kvstore.logprobs import Logprobs
@@ -50,9 +50,10 @@ class Streamed(ABC):
         traced = {traces.KEY: parent} if (parent := traces.traceparent()) else {}
         with closing(Call(self.address, seconds)) as call, self.run.caller.waits_for(call):
             try:
-                for event in call.events(path, body, {**headers, **traced}):
+                call.ask(path, body, {**headers, **traced})
+                for event in call.events():
                     if "error" in event:
-                        raise self._failed(event["error"])
+                        raise failure_of(self.address, event["error"])
                     self.take(event)
             except Unavailable:
                 if not self.reason:
@@ -91,12 +92,6 @@ class Streamed(ABC):
 
     def bad(self, what: str) -> Unavailable:
         return Unavailable(f"{self.address}: {what}", _RETRY_MS)
-
-    def _failed(self, error: Any) -> Exception:
-        said = error if isinstance(error, dict) else {}
-        code, words = said.get("code"), said.get("message")
-        status = code if type(code) is int else 500
-        return refusal_of(self.address, status, words if isinstance(words, str) else "it failed")
 
 
 def generate(

@@ -111,11 +111,11 @@ def test_nothing_of_an_answer_is_left_to_the_generation_config_of_a_server(
 
 
 def test_a_plan_s_server_gets_the_whole_request_and_the_engine_that_is_meant_there() -> None:
-    server, other = Double(WHOLE), Double(WHOLE)
-    with serving(server, other):
-        planner = Names(server.address, decode=other.address, rank=3)
+    server = Double(WHOLE)
+    with serving(server):
+        planner = Names(server.address, rank=3)
         tokens, outcome = run(planner)
-    assert tokens == TOKENS and outcome.engines == [server.address] and not other.asked
+    assert tokens == TOKENS and outcome.engines == [server.address]
     assert server.asked[0].headers["X-data-parallel-rank"] == "3"
     assert planner.phases == [conductor_pb2.PREFILL]
 

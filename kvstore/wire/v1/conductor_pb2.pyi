@@ -90,14 +90,16 @@ class ScheduleRequest(_message.Message):
 class ScheduleReply(_message.Message):
     __slots__ = ("prefill", "decode", "split", "wait_ms", "ttft_ms", "tpot_ms", "priority_ms", "aging", "drop_after_ms", "approximate")
     class Place(_message.Message):
-        __slots__ = ("engine_id", "address", "data_parallel_rank")
+        __slots__ = ("engine_id", "address", "data_parallel_rank", "node_id")
         ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
         DATA_PARALLEL_RANK_FIELD_NUMBER: _ClassVar[int]
+        NODE_ID_FIELD_NUMBER: _ClassVar[int]
         engine_id: str
         address: str
         data_parallel_rank: int
-        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., data_parallel_rank: _Optional[int] = ...) -> None: ...
+        node_id: str
+        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., data_parallel_rank: _Optional[int] = ..., node_id: _Optional[str] = ...) -> None: ...
     class Split(_message.Message):
         __slots__ = ("there_blocks", "coming_blocks", "read_blocks", "fetched_blocks", "fetched_from", "computed_tokens", "own_blocks")
         THERE_BLOCKS_FIELD_NUMBER: _ClassVar[int]

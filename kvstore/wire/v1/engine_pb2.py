@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18moonpool/v1/engine.proto\x12\x0bmoonpool.v1\"\x1a\n\x07HandOff\x12\x0f\n\x07handles\x18\x01 \x03(\x0c\"A\n\x04Turn\x12\x13\n\x0bpriority_ms\x18\x01 \x01(\x01\x12\r\n\x05\x61ging\x18\x02 \x01(\x01\x12\x15\n\rdrop_after_ms\x18\x03 \x01(\r\"{\n\x0ePrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x03(\r\x12\x1f\n\x04turn\x18\x03 \x01(\x0b\x32\x11.moonpool.v1.Turn\x12\x12\n\ncache_salt\x18\x04 \x01(\t\x12\x10\n\x08revision\x18\x05 \x01(\t\"\xc9\x01\n\x0cPrefillReply\x12(\n\x08hand_off\x18\x01 \x01(\x0b\x32\x14.moonpool.v1.HandOffH\x00\x12.\n\x04\x64one\x18\x02 \x01(\x0b\x32\x1e.moonpool.v1.PrefillReply.DoneH\x00\x1aW\n\x04\x44one\x12\x15\n\rreused_tokens\x18\x01 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x02 \x01(\r\x12\x11\n\tpublished\x18\x03 \x01(\x08\x12\x0c\n\x04miss\x18\x04 \x01(\tB\x06\n\x04part\"\xa2\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x03(\r\x12\x16\n\x0emax_new_tokens\x18\x03 \x01(\r\x12\x12\n\nignore_eos\x18\x04 \x01(\x08\x12\x14\n\x0cwithout_pool\x18\x05 \x01(\x08\x12&\n\x08hand_off\x18\x06 \x01(\x0b\x32\x14.moonpool.v1.HandOff\x12\x1f\n\x04turn\x18\x07 \x01(\x0b\x32\x11.moonpool.v1.Turn\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x15\n\x08logprobs\x18\t \x01(\rH\x00\x88\x01\x01\x12\x16\n\x0e\x61s_many_as_fit\x18\n \x01(\x08\x12\x10\n\x08revision\x18\x0b \x01(\tB\x0b\n\t_logprobs\"E\n\x08Logprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x12\n\ntop_tokens\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\xdd\x02\n\rGenerateReply\x12\x35\n\x07started\x18\x01 \x01(\x0b\x32\".moonpool.v1.GenerateReply.StartedH\x00\x12\x0f\n\x05token\x18\x02 \x01(\rH\x00\x12\x37\n\x08\x66inished\x18\x03 \x01(\x0b\x32#.moonpool.v1.GenerateReply.FinishedH\x00\x12\'\n\x08logprobs\x18\x04 \x01(\x0b\x32\x15.moonpool.v1.Logprobs\x1at\n\x07Started\x12\x13\n\x0bpool_tokens\x18\x01 \x01(\r\x12\x17\n\x0fhand_off_tokens\x18\x02 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x03 \x01(\r\x12\x14\n\x0cloaded_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04miss\x18\x05 \x01(\t\x1a$\n\x08\x46inished\x12\x18\n\x10published_blocks\x18\x01 \x01(\rB\x06\n\x04part\"\x13\n\x11\x45ngineInfoRequest\"\x88\x01\n\x0f\x45ngineInfoReply\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\x0c\x12\r\n\x05pages\x18\x04 \x01(\x04\x12\x12\n\npages_free\x18\x05 \x01(\x04\x12\x10\n\x08requests\x18\x06 \x01(\r\x12\x10\n\x08revision\x18\x07 \x01(\t2\xe1\x01\n\x06\x45ngine\x12\x43\n\x07Prefill\x12\x1b.moonpool.v1.PrefillRequest\x1a\x19.moonpool.v1.PrefillReply0\x01\x12\x46\n\x08Generate\x12\x1c.moonpool.v1.GenerateRequest\x1a\x1a.moonpool.v1.GenerateReply0\x01\x12J\n\nEngineInfo\x12\x1e.moonpool.v1.EngineInfoRequest\x1a\x1c.moonpool.v1.EngineInfoReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18moonpool/v1/engine.proto\x12\x0bmoonpool.v1\"9\n\x07HandOff\x12\x0f\n\x07handles\x18\x01 \x03(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\"A\n\x04Turn\x12\x13\n\x0bpriority_ms\x18\x01 \x01(\x01\x12\r\n\x05\x61ging\x18\x02 \x01(\x01\x12\x15\n\rdrop_after_ms\x18\x03 \x01(\r\"{\n\x0ePrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x03(\r\x12\x1f\n\x04turn\x18\x03 \x01(\x0b\x32\x11.moonpool.v1.Turn\x12\x12\n\ncache_salt\x18\x04 \x01(\t\x12\x10\n\x08revision\x18\x05 \x01(\t\"\xc9\x01\n\x0cPrefillReply\x12(\n\x08hand_off\x18\x01 \x01(\x0b\x32\x14.moonpool.v1.HandOffH\x00\x12.\n\x04\x64one\x18\x02 \x01(\x0b\x32\x1e.moonpool.v1.PrefillReply.DoneH\x00\x1aW\n\x04\x44one\x12\x15\n\rreused_tokens\x18\x01 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x02 \x01(\r\x12\x11\n\tpublished\x18\x03 \x01(\x08\x12\x0c\n\x04miss\x18\x04 \x01(\tB\x06\n\x04part\"\xa2\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x03(\r\x12\x16\n\x0emax_new_tokens\x18\x03 \x01(\r\x12\x12\n\nignore_eos\x18\x04 \x01(\x08\x12\x14\n\x0cwithout_pool\x18\x05 \x01(\x08\x12&\n\x08hand_off\x18\x06 \x01(\x0b\x32\x14.moonpool.v1.HandOff\x12\x1f\n\x04turn\x18\x07 \x01(\x0b\x32\x11.moonpool.v1.Turn\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x15\n\x08logprobs\x18\t \x01(\rH\x00\x88\x01\x01\x12\x16\n\x0e\x61s_many_as_fit\x18\n \x01(\x08\x12\x10\n\x08revision\x18\x0b \x01(\tB\x0b\n\t_logprobs\"E\n\x08Logprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x12\n\ntop_tokens\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\xdd\x02\n\rGenerateReply\x12\x35\n\x07started\x18\x01 \x01(\x0b\x32\".moonpool.v1.GenerateReply.StartedH\x00\x12\x0f\n\x05token\x18\x02 \x01(\rH\x00\x12\x37\n\x08\x66inished\x18\x03 \x01(\x0b\x32#.moonpool.v1.GenerateReply.FinishedH\x00\x12\'\n\x08logprobs\x18\x04 \x01(\x0b\x32\x15.moonpool.v1.Logprobs\x1at\n\x07Started\x12\x13\n\x0bpool_tokens\x18\x01 \x01(\r\x12\x17\n\x0fhand_off_tokens\x18\x02 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x03 \x01(\r\x12\x14\n\x0cloaded_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04miss\x18\x05 \x01(\t\x1a$\n\x08\x46inished\x12\x18\n\x10published_blocks\x18\x01 \x01(\rB\x06\n\x04part\"\x13\n\x11\x45ngineInfoRequest\"\x88\x01\n\x0f\x45ngineInfoReply\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\x0c\x12\r\n\x05pages\x18\x04 \x01(\x04\x12\x12\n\npages_free\x18\x05 \x01(\x04\x12\x10\n\x08requests\x18\x06 \x01(\r\x12\x10\n\x08revision\x18\x07 \x01(\t2\xe1\x01\n\x06\x45ngine\x12\x43\n\x07Prefill\x12\x1b.moonpool.v1.PrefillRequest\x1a\x19.moonpool.v1.PrefillReply0\x01\x12\x46\n\x08Generate\x12\x1c.moonpool.v1.GenerateRequest\x1a\x1a.moonpool.v1.GenerateReply0\x01\x12J\n\nEngineInfo\x12\x1e.moonpool.v1.EngineInfoRequest\x1a\x1c.moonpool.v1.EngineInfoReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,29 +32,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'moonpool.v1.engine_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HANDOFF']._serialized_start=41
-  _globals['_HANDOFF']._serialized_end=67
-  _globals['_TURN']._serialized_start=69
-  _globals['_TURN']._serialized_end=134
-  _globals['_PREFILLREQUEST']._serialized_start=136
-  _globals['_PREFILLREQUEST']._serialized_end=259
-  _globals['_PREFILLREPLY']._serialized_start=262
-  _globals['_PREFILLREPLY']._serialized_end=463
-  _globals['_PREFILLREPLY_DONE']._serialized_start=368
-  _globals['_PREFILLREPLY_DONE']._serialized_end=455
-  _globals['_GENERATEREQUEST']._serialized_start=466
-  _globals['_GENERATEREQUEST']._serialized_end=756
-  _globals['_LOGPROBS']._serialized_start=758
-  _globals['_LOGPROBS']._serialized_end=827
-  _globals['_GENERATEREPLY']._serialized_start=830
-  _globals['_GENERATEREPLY']._serialized_end=1179
-  _globals['_GENERATEREPLY_STARTED']._serialized_start=1017
-  _globals['_GENERATEREPLY_STARTED']._serialized_end=1133
-  _globals['_GENERATEREPLY_FINISHED']._serialized_start=1135
-  _globals['_GENERATEREPLY_FINISHED']._serialized_end=1171
-  _globals['_ENGINEINFOREQUEST']._serialized_start=1181
-  _globals['_ENGINEINFOREQUEST']._serialized_end=1200
-  _globals['_ENGINEINFOREPLY']._serialized_start=1203
-  _globals['_ENGINEINFOREPLY']._serialized_end=1339
-  _globals['_ENGINE']._serialized_start=1342
-  _globals['_ENGINE']._serialized_end=1567
+  _globals['_HANDOFF']._serialized_end=98
+  _globals['_TURN']._serialized_start=100
+  _globals['_TURN']._serialized_end=165
+  _globals['_PREFILLREQUEST']._serialized_start=167
+  _globals['_PREFILLREQUEST']._serialized_end=290
+  _globals['_PREFILLREPLY']._serialized_start=293
+  _globals['_PREFILLREPLY']._serialized_end=494
+  _globals['_PREFILLREPLY_DONE']._serialized_start=399
+  _globals['_PREFILLREPLY_DONE']._serialized_end=486
+  _globals['_GENERATEREQUEST']._serialized_start=497
+  _globals['_GENERATEREQUEST']._serialized_end=787
+  _globals['_LOGPROBS']._serialized_start=789
+  _globals['_LOGPROBS']._serialized_end=858
+  _globals['_GENERATEREPLY']._serialized_start=861
+  _globals['_GENERATEREPLY']._serialized_end=1210
+  _globals['_GENERATEREPLY_STARTED']._serialized_start=1048
+  _globals['_GENERATEREPLY_STARTED']._serialized_end=1164
+  _globals['_GENERATEREPLY_FINISHED']._serialized_start=1166
+  _globals['_GENERATEREPLY_FINISHED']._serialized_end=1202
+  _globals['_ENGINEINFOREQUEST']._serialized_start=1212
+  _globals['_ENGINEINFOREQUEST']._serialized_end=1231
+  _globals['_ENGINEINFOREPLY']._serialized_start=1234
+  _globals['_ENGINEINFOREPLY']._serialized_end=1370
+  _globals['_ENGINE']._serialized_start=1373
+  _globals['_ENGINE']._serialized_end=1598
 # @@protoc_insertion_point(module_scope)

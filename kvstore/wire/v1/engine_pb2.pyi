@@ -7,10 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HandOff(_message.Message):
-    __slots__ = ("handles",)
+    __slots__ = ("handles", "name", "node_id")
     HANDLES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
     handles: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, handles: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    name: str
+    node_id: str
+    def __init__(self, handles: _Optional[_Iterable[bytes]] = ..., name: _Optional[str] = ..., node_id: _Optional[str] = ...) -> None: ...
 
 class Turn(_message.Message):
     __slots__ = ("priority_ms", "aging", "drop_after_ms")

@@ -25,7 +25,7 @@ from kvstore.gateway.caller import Caller
 from kvstore.gateway.dispatch import Dispatcher
 from kvstore.gateway.engines import Engines
 from kvstore.gateway.request import Outcome, Request
-from kvstore.gateway.run import Run
+from kvstore.gateway.run import Place, Run
 from kvstore.gateway.sampling import Sampling
 from kvstore.gateway.spaces import Told
 from kvstore.logprobs import Logprobs
@@ -149,9 +149,9 @@ def test_each_token_comes_with_its_logprobs(fleet: Fleet, logprobs: int) -> None
     for at, server in enumerate(fleet.servers):
         said: list[Logprobs | None] = []
         asked = Request(f"said-{logprobs}-{at}", prompt(at, 30), NEW, True, logprobs=logprobs)
-        run = Run(asked, lambda _, one, said=said: said.append(one), Caller())
+        run = Run(asked, "", lambda _, one, said=said: said.append(one), Caller())
         with closing(Engines(OPEN)) as engines:
-            engines.generate(f"sglang://{server.place}", run.generate(), run)
+            engines.generate(Place(address=f"sglang://{server.place}"), run.generate(), run)
         for token, one in zip(run.outcome.tokens, said, strict=True):
             assert one is not None and len(one.top) == logprobs
             assert one.logprob < 0 and (not logprobs or one.top[0] == (token, one.logprob))

@@ -22,7 +22,7 @@ from kvstore.cli.stack import STOP_SECONDS, Child
 from kvstore.gateway.caller import Caller
 from kvstore.gateway.engines import Engines
 from kvstore.gateway.request import Request
-from kvstore.gateway.run import Run, nobody
+from kvstore.gateway.run import Place, Run, nobody
 from kvstore.gateway.spaces import Space
 from kvstore.wire.v1 import conductor_pb2 as pb
 from tests.connectors.vllm.models import prompt
@@ -319,8 +319,8 @@ def test_of_as_many_tokens_as_fit_a_server_gives_what_its_context_leaves(
     text = tuple(prompt(41, LENGTH - 5))
     wanted = Request("fits", text, 20 + beyond, ignore_eos=True, as_many_as_fit=True)
     with closing(Engines()) as engines:
-        run = Run(wanted, nobody, Caller())
-        engines.generate(fleet.servers[0].address, run.generate(), run)
+        run = Run(wanted, "", nobody, Caller())
+        engines.generate(Place(address=fleet.servers[0].address), run.generate(), run)
     assert len(run.outcome.tokens) == 5 and run.outcome.reason == "length"
 
 
