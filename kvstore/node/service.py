@@ -83,8 +83,7 @@ class KVService(kv_pb2_grpc.KVServicer):
         self._long = LongCalls(store, sessions)
         self.counters, self._ahead = counters, ahead
         self._suspects = Suspects(store.blocks, lambda owner: namespaces.place_of(owner).layout)
-        self._opened = opened  # what every session is told of this node
-        self.drained = asyncio.Event()
+        self.drained, self._opened = asyncio.Event(), opened  # what every session is told
 
     @typed
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterReply:
@@ -131,6 +130,8 @@ class KVService(kv_pb2_grpc.KVServicer):
             self.store.found_elsewhere(place, len(hashes), found, more, tokens)
             found += more
             why = None if found == len(hashes) else self._long.why_not(keys[found])
+        if why is not None:
+            self.counters.add("match_miss", label=why)
         return pb.MatchReply(blocks=found, reason=OUTCOME[why])
 
     @typed
@@ -269,17 +270,15 @@ class KVService(kv_pb2_grpc.KVServicer):
         return self._opened_reply(session, place, opened, request)
 
     def _opened_reply(
-        self,
-        session: NodeSession,
-        place: Place,
-        opened: Sequence[Opened | Miss],
+        self, session: NodeSession, place: Place, opened: Sequence[Opened | Miss],
         request: pb.OpenRequest,
-    ) -> pb.OpenReply:
+    ) -> pb.OpenReply:  # fmt: skip
         slots = [one.slot if isinstance(one, Opened) else None for one in opened]
         reply = opened_columns(opened, slots, request)
         sizes = Counter([slot.tokens for slot in slots if slot])
         size = sum(place.layout.block_bytes(tokens) * count for tokens, count in sizes.items())
-        self.counters.add("opened_bytes", size)
+        if session.may_write:  # else they go by a connection, which counts them
+            self.counters.add("opened_bytes", size)
         if request.HasField("read_ahead"):
             part = fragment_of(request.read_ahead.fragment, place.layout)
             numbers = request.read_ahead.connections

@@ -99,7 +99,6 @@ class Store:
         asked = full * len(keys) - (full - last_tokens if last_tokens else 0)
         self._counters.add("query_tokens", asked)
         if place.owner[0] in self.quarantined:
-            self._counters.add("match_miss", label=Miss.QUARANTINED)
             return 0, Miss.QUARANTINED
         found = self.blocks.index.longest(keys)
         self.blocks.touch(keys[:found])
@@ -108,7 +107,6 @@ class Store:
             return found, None
         why = self.blocks.find(keys[found])
         assert isinstance(why, Miss), "the block after the longest prefix is listed"
-        self._counters.add("match_miss", label=why)
         return found, why
 
     def found_elsewhere(

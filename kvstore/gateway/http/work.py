@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 from kvstore import traces
 from kvstore.core.turns import Places
 from kvstore.errors import Broken, Draining, KVStoreError, Overloaded, Unavailable
-from kvstore.gateway.caller import Caller
+from kvstore.gateway.caller import Caller, CallerLeft
 from kvstore.gateway.counted import count, how
 from kvstore.gateway.http.keys import Whose
 from kvstore.gateway.http.refusal import BadField
@@ -51,6 +51,7 @@ class Job:
         self.loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event | KVStoreError]] = asyncio.Queue()
         self._left = False
+        self._failed: KVStoreError | None = None  # by which one of them did
         self._callers: list[Caller] = []  # of each request
 
     def caller(self) -> Caller:
@@ -73,6 +74,7 @@ class Job:
         while count:
             index, event = await self._events.get()
             if isinstance(event, KVStoreError):
+                self._failed = event
                 raise event
             count -= isinstance(event, Outcome)
             yield index, event
@@ -82,6 +84,11 @@ class Job:
         if not self._left:
             self._left = True
             self._events.put_nowait((0, why))
+
+    def how_ended(self, end: Outcome | KVStoreError) -> Outcome | KVStoreError:
+        """Of one of them: nobody left those that are ended since another failed."""
+        ended = isinstance(end, CallerLeft) and not self._left
+        return self._failed if ended and self._failed is not None else end
 
     def tell(self, index: int, event: Event | KVStoreError) -> None:
         """From any thread. A loop that ended has nobody to be told."""
@@ -189,8 +196,9 @@ class Work:
         """It is counted and its place is free before its caller hears: one that asks one by one has
         never more than one."""
         try:
-            count(self._telemetry, len(request.prompt), end)
-            self.recent.add(request, how(end), end if isinstance(end, Outcome) else came)
+            ended = job.how_ended(end)
+            count(self._telemetry, len(request.prompt), ended)
+            self.recent.add(request, how(ended), end if isinstance(end, Outcome) else came)
             if isinstance(end, Outcome):
                 self.prefixes.add(end.blocks, end.block_tokens, time.monotonic())
         finally:  # whatever becomes of the figures

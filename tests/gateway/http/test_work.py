@@ -102,6 +102,35 @@ def test_why_a_request_failed_is_in_the_log(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
+def test_prompts_of_a_call_that_end_since_another_failed_have_failed_and_were_not_left() -> None:
+    class First:
+        """Of a call's prompts it fails, and the others run until they are ended."""
+
+        def run(
+            self, request: Request, told: Told, caller: Caller | None, outcome: Outcome
+        ) -> Outcome:
+            if request.id == "r0":
+                raise Unavailable("no engine serves this model")
+            assert caller is not None
+            caller.pause(SECONDS)
+            raise AssertionError("nobody ended it")
+
+    async def run(leaves: bool) -> dict[str, float]:
+        telemetry = Telemetry(GATEWAY)
+        work = Work(First(), 4, telemetry)
+        asked = [Request(f"r{i}", (1,), 1) for i in range(int(leaves), 3)]
+        with pytest.raises(Unavailable), work.running(Whose(""), asked) as job:
+            async with asyncio.timeout(SECONDS):
+                if leaves:
+                    job.leave(CallerLeft("the caller left"))
+                assert not [one async for one in job.events(3)]
+        await asyncio.wait_for(work.idle(), SECONDS)
+        return telemetry.values("requests")
+
+    assert asyncio.run(run(leaves=False)) == {"failed": 3}
+    assert asyncio.run(run(leaves=True)) == {"left": 2}
+
+
 def test_of_one_that_is_not_whole_it_is_told_what_came_of_it() -> None:
     class Leaves:
         """Its caller does, behind the second token."""
