@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kvstore.gateway.events import FIRST_SECONDS
 from kvstore.telemetry import BY_PROCESS
 from tests.deploy.files import BASE, COMPOSE, DEPLOY, UNITS, objects
 from tests.etcd import free_port
@@ -142,6 +143,13 @@ def test_the_proxy_has_as_many_workers_on_whatever_host() -> None:
     """Each takes some MB of the 128 that its pod gives it, and hosts with GPUs have 200 cores."""
     (workers,) = re.findall(r"^worker_processes (\w+);", (BASE / "nginx.conf").read_text(), re.M)
     assert workers.isdecimal() and int(workers) <= 4
+
+
+def test_the_proxy_waits_for_an_answer_as_long_as_the_gateway_does() -> None:
+    """One that is no stream says nothing before it is whole."""
+    text = (BASE / "nginx.conf").read_text()
+    (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", text)
+    assert int(seconds) > FIRST_SECONDS
 
 
 def test_a_renewed_certificate_is_shown_by_a_proxy_that_runs(tmp_path: Path) -> None:
