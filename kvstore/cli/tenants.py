@@ -25,7 +25,13 @@ from kvstore.cli.options import (
     pool_text,
 )
 from kvstore.errors import ConfigError
-from kvstore.limits import TENANT_NAME_BYTES_MAX, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
+from kvstore.limits import (
+    TENANT_NAME_BYTES_MAX,
+    TENANTS_MAX,
+    TOKEN_DAYS_DEFAULT,
+    TOKEN_DAYS_MAX,
+    TOKENS_MAX,
+)
 from kvstore.metadata import Metadata
 from kvstore.metadata.records import BadRecord, TenantRecord, TokenRecord
 from kvstore.metadata.tenants import new_tenant
@@ -106,6 +112,7 @@ def run_tenant_add(args: argparse.Namespace) -> int:
     made = new_tenant(args.name)
 
     async def put(store: Metadata) -> int | None:
+        await _check_room(store, TenantRecord.prefix, TENANTS_MAX, "tenants")
         return await store.put_if(made.key(), made.encode(), expected_revision=0)
 
     if _with_metadata(args, put) is None:
@@ -113,6 +120,13 @@ def run_tenant_add(args: argparse.Namespace) -> int:
     then = f"`moonpool token new --tenant {args.name}` makes it a token there"
     print(f"added {args.name} to {pool_text(args)}; {then}")
     return 0
+
+
+async def _check_room(store: Metadata, prefix: str, most: int, what: str) -> None:
+    """Raises `ConfigError` where nodes would know no more of these."""
+    entries, _ = await store.list(prefix)
+    if len(entries) >= most:
+        raise ConfigError(f"there are {len(entries)} {what}, and nodes know {most} at most")
 
 
 def run_tenant_ls(args: argparse.Namespace) -> int:
@@ -131,6 +145,7 @@ def run_token_new(args: argparse.Namespace) -> int:
         if await store.get(TenantRecord.prefix + args.tenant) is None:
             return False
         await _remove_over(store)
+        await _check_room(store, TokenRecord.prefix, TOKENS_MAX, "tokens")
         await store.put_if(record.key(), record.encode(), expected_revision=0)
         return True
 

@@ -23,7 +23,7 @@ def count(telemetry: Telemetry, prompt_tokens: int, end: Outcome | KVStoreError)
         add("request_cached_tokens", end.pool_tokens)
         add("request_expected_tokens", end.expected_tokens)
     add("request_output_tokens", len(end.tokens))
-    add("retries", max(0, end.tries - 1))
+    add("retries", end.lost)
     observe("request_seconds", end.seconds)
     if end.tokens:
         observe("time_to_first_token_seconds", end.ttft_seconds)

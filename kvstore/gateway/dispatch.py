@@ -130,6 +130,7 @@ class Dispatcher:
                 where = " and ".join(sent)
                 log.warning("request %s goes on without %s: %s", request.id, where, error)
                 run.lost()
+                run.outcome.lost += not isinstance(error, Lacks)
                 gone.update(sent)
                 if not isinstance(error, Lacks) and self._known.lost(sent[0]):
                     self._engines.forget(sent[0])

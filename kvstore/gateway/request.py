@@ -56,6 +56,7 @@ class Outcome:
     reason: str = ""  # why it ended: stop or length; empty where the engine does not say
     engines: list[str] = field(default_factory=list)  # addresses it was sent to, in that order
     tries: int = 0  # 1, unless an engine went away
+    lost: int = 0  # engines that went away under it, and it went on elsewhere
     blocks: tuple[bytes, ...] = ()  # hashes of the prompt's full ones, as engines of one kind say
     block_tokens: int = 0  # of each of those
     expected_tokens: int = 0  # of the prompt, that the conductor thought were in the pool

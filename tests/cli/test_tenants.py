@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.cli import tenants
 from kvstore.cli.main import main
 from kvstore.config import NodeConfig
 from kvstore.metadata import open_metadata
@@ -48,6 +49,22 @@ def test_a_new_token_takes_the_place_of_those_that_are_over_by_every_hosts_clock
     assert main(["token", "new", "--tenant", "a", "--dir", str(tmp_path)]) == 0
     made = capsys.readouterr().out.split("_")[1]
     assert ids(tmp_path, capsys) == {recent.id, good.id, made}
+
+
+def test_no_tenant_and_no_token_is_made_that_nodes_would_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenants, "TENANTS_MAX", 2)
+    monkeypatch.setattr(tenants, "TOKENS_MAX", 1)
+    where = ["--dir", str(tmp_path)]
+    put(tmp_path, new_tenant("a"))
+    for name, code in (("b", 0), ("c", 2)):
+        assert main(["tenant", "add", name, *where]) == code
+    assert "there are 2 tenants, and nodes know 2 at most" in capsys.readouterr().err
+    for name, code in (("a", 0), ("b", 2)):
+        assert main(["token", "new", "--tenant", name, *where]) == code
+    assert "there are 1 tokens, and nodes know 1 at most" in capsys.readouterr().err
+    assert len(ids(tmp_path, capsys)) == 1
 
 
 def test_where_no_token_is_made_none_is_removed(

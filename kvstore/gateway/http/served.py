@@ -10,6 +10,7 @@ from kvstore.client import weights_digest
 from kvstore.config import GatewayConfig
 from kvstore.errors import ConfigError
 from kvstore.gateway.http.asked import Asked, Prompt
+from kvstore.gateway.http.fields import shown
 from kvstore.gateway.http.model import Model
 from kvstore.gateway.http.refusal import BadField, TooLong
 from kvstore.gateway.http.template import Conversation, Template
@@ -96,7 +97,8 @@ class Served:
         if not tokens:
             raise BadField(field, f"{field}: it has no tokens")
         if len(tokens) + (wanted.max_tokens or 1) > self.positions:
-            said = "" if wanted.max_tokens is None else f" and {wanted.limit} = {wanted.max_tokens}"
+            most = shown(wanted.max_tokens)
+            said = "" if wanted.max_tokens is None else f" and {wanted.limit} = {most}"
             raise TooLong(
                 field if len(tokens) >= self.positions else wanted.limit,
                 f"{len(tokens)} tokens of prompt{said}: the model has "
