@@ -58,6 +58,7 @@ class Who:
     revision: str = ""  # of its weights
     runs: Runs = field(default_factory=Runs)
     naming: str = ""  # of its blocks: see `kvstore.naming`
+    followed: bool = False  # of a server over HTTP: its prefills can be, by others like it
 
     def message(self) -> pb.ReportRequest.Engine:
         """All but the node whose memory is its own."""
@@ -77,6 +78,7 @@ class Who:
             data_parallel_rank=self.rank,
             revision=self.revision,
             naming=self.naming,
+            followed=self.followed,
             link_bytes_per_second=_LINK_BYTES_PER_SECOND,
             **does,
         )

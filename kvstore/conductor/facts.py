@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from kvstore.address import speaks_http, speaks_sglang
+from kvstore.address import speaks_http
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
 
 
@@ -41,12 +41,13 @@ class Facts:
     revision: str = ""  # of its weights; empty: it does not say
     kind: str = ""  # what it computes with; empty: it does not say
     naming: str = ""  # of its blocks: see `kvstore.naming`
+    followed: bool = False  # of a server of others: its prefills can be
 
     @property
     def whole(self) -> bool:
-        """Whether it is sent all of a request, and decodes itself what it prefills. Others follow
-        engines of ours, and of servers of other kinds those of vLLM's that only prefill."""
-        return speaks_sglang(self.address) or (speaks_http(self.address) and self.decodes)
+        """Whether it is sent all of a request, and decodes itself what it prefills. Engines of ours
+        are followed, and of servers of others those that only prefill and say that they can be."""
+        return speaks_http(self.address) and (self.decodes or not self.followed)
 
     @property
     def prefills(self) -> bool:

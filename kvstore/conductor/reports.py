@@ -197,6 +197,7 @@ def facts_of(engine: pb.ReportRequest.Engine) -> Facts:
         engine.revision,
         engine.kind,
         engine.naming,
+        engine.followed,
     )
 
 

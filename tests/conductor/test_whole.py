@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kvstore.conductor.explained import reply_of
@@ -15,8 +17,9 @@ VLLM, SGLANG = "http://127.0.0.1:8000", "sglang://127.0.0.1:8000"
 @pytest.mark.parametrize(
     ("address", "prefills", "decodes"),
     [
-        (VLLM, {"decode": None}, "other"),
-        (VLLM, {}, "first"),
+        (VLLM, {"decode": None, "followed": True}, "other"),
+        (VLLM, {"decode": None}, "first"),
+        (VLLM, {"followed": True}, "first"),
         (SGLANG, {"decode": None}, "first"),
         (SGLANG, {}, "first"),
         ("127.0.0.1:7500", {"decode": None}, "other"),
@@ -24,7 +27,7 @@ VLLM, SGLANG = "http://127.0.0.1:8000", "sglang://127.0.0.1:8000"
     ],
 )
 def test_servers_that_only_prefill_and_can_be_followed_hand_a_prompt_over(
-    address: str, prefills: dict[str, DecodeCost | None], decodes: str
+    address: str, prefills: dict[str, Any], decodes: str
 ) -> None:
     rig = Rig()
     rig.engine("first", address=address, node_id="n", **prefills)
@@ -39,7 +42,7 @@ def test_servers_that_only_prefill_and_can_be_followed_hand_a_prompt_over(
 
 def test_a_server_that_only_prefills_has_place_for_a_prompt_without_its_answer() -> None:
     rig = Rig()
-    rig.engine("first", address=VLLM, decode=None, room_tokens=2_000)
+    rig.engine("first", address=VLLM, decode=None, followed=True, room_tokens=2_000)
     rig.engine("other", address=VLLM, prefill=None, room_tokens=9_000)
     assert rig.sent_to(tokens=2_000, max_new_tokens=500) == "first"
 

@@ -97,6 +97,7 @@ class Fleet:
             settings.stands(),
             spec.revision,
             place.runs,
+            followed=not any(ready.windows),  # of windows only full blocks are stored
         )
         self._reporter = Reporter(who.message(), settings.conductors, node=lambda: client.node_id)
         self._telling, self._well = Telling(self._reporter), True

@@ -165,7 +165,7 @@ class ReportRequest(_message.Message):
         c: float
         def __init__(self, a: _Optional[float] = ..., b: _Optional[float] = ..., c: _Optional[float] = ...) -> None: ...
     class Engine(_message.Message):
-        __slots__ = ("engine_id", "address", "node_id", "namespace", "group", "block_tokens", "token_bytes", "room_tokens", "prefill", "decode", "link_bytes_per_second", "ssd_bytes_per_second", "data_parallel_rank", "elastic", "rack", "nvlink_domain", "domain_bytes_per_second", "cross_rack_bytes_per_second", "revision", "kind", "naming")
+        __slots__ = ("engine_id", "address", "node_id", "namespace", "group", "block_tokens", "token_bytes", "room_tokens", "prefill", "decode", "link_bytes_per_second", "ssd_bytes_per_second", "data_parallel_rank", "elastic", "rack", "nvlink_domain", "domain_bytes_per_second", "cross_rack_bytes_per_second", "revision", "kind", "naming", "followed")
         ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
         NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +187,7 @@ class ReportRequest(_message.Message):
         REVISION_FIELD_NUMBER: _ClassVar[int]
         KIND_FIELD_NUMBER: _ClassVar[int]
         NAMING_FIELD_NUMBER: _ClassVar[int]
+        FOLLOWED_FIELD_NUMBER: _ClassVar[int]
         engine_id: str
         address: str
         node_id: str
@@ -208,7 +209,8 @@ class ReportRequest(_message.Message):
         revision: str
         kind: str
         naming: str
-        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., node_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., token_bytes: _Optional[float] = ..., room_tokens: _Optional[int] = ..., prefill: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., decode: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., link_bytes_per_second: _Optional[float] = ..., ssd_bytes_per_second: _Optional[float] = ..., data_parallel_rank: _Optional[int] = ..., elastic: _Optional[_Union[Role, str]] = ..., rack: _Optional[str] = ..., nvlink_domain: _Optional[str] = ..., domain_bytes_per_second: _Optional[float] = ..., cross_rack_bytes_per_second: _Optional[float] = ..., revision: _Optional[str] = ..., kind: _Optional[str] = ..., naming: _Optional[str] = ...) -> None: ...
+        followed: bool
+        def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., node_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., block_tokens: _Optional[int] = ..., token_bytes: _Optional[float] = ..., room_tokens: _Optional[int] = ..., prefill: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., decode: _Optional[_Union[ReportRequest.Cost, _Mapping]] = ..., link_bytes_per_second: _Optional[float] = ..., ssd_bytes_per_second: _Optional[float] = ..., data_parallel_rank: _Optional[int] = ..., elastic: _Optional[_Union[Role, str]] = ..., rack: _Optional[str] = ..., nvlink_domain: _Optional[str] = ..., domain_bytes_per_second: _Optional[float] = ..., cross_rack_bytes_per_second: _Optional[float] = ..., revision: _Optional[str] = ..., kind: _Optional[str] = ..., naming: _Optional[str] = ..., followed: bool = ...) -> None: ...
     class Load(_message.Message):
         __slots__ = ("batch", "context_tokens")
         BATCH_FIELD_NUMBER: _ClassVar[int]
