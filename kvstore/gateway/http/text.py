@@ -71,6 +71,11 @@ class Text:
         utf8 = self._spelling.bytes_of(token)
         return Spelled(utf8.decode(errors="backslashreplace"), utf8)
 
+    def is_whole(self, tokens: Sequence[int]) -> bool:
+        """Their bytes are characters, also where some of these are the mark for broken bytes."""
+        utf8 = b"".join(self.spelled(one).utf8 or b"" for one in tokens)
+        return utf8.decode(errors="ignore").encode() == utf8
+
 
 class Writing:
     """The text of one answer as it grows behind its prompt, so that both together are one text.
@@ -83,8 +88,9 @@ class Writing:
         self._text = text
         self._window = [one for one in prompt[-HELD_TOKENS_MAX:] if one not in text.specials]
         # It may begin within a character, which breaks all bytes behind it. Where the prompt ends
-        # within one nothing is left: what comes of that character is no text by itself.
-        while text.decode(self._window).endswith(BROKEN):
+        # within one nothing is left: what comes of that character is no text by itself. One that
+        # ends in the mark for broken bytes as a character of its own is whole, and stays.
+        while text.decode(self._window).endswith(BROKEN) and not text.is_whole(self._window):
             del self._window[0]
         self._written = len(self._window)  # tokens of the window whose text was given out
 

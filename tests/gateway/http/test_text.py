@@ -152,19 +152,40 @@ def test_prompt_and_answer_make_up_one_text(text: Text, before: str, said: str) 
     assert text.decode(prompt) + answer == text.decode([*prompt, *tokens])
 
 
-@pytest.mark.parametrize("before", ["日" * 6, "日" * 5 + "é", "🌊" * 4 + "é日"])
-def test_a_word_keeps_its_space_behind_more_bytes_than_are_looked_back_on(
-    tmp_path: Path, before: str
-) -> None:
+@pytest.fixture
+def stripped(tmp_path: Path) -> Text:
+    """Its first word has no space before it, as Llama 2's has it."""
     tokenizer = words_and_bytes()
     each = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     tokenizer.decoder = decoders.Sequence([*each, decoders.Strip(" ", 1, 0)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    text = Text(tmp_path)
-    prompt, tokens = text.tokens(before), text.tokens("a")
-    assert len(before.encode()) > HELD_TOKENS_MAX and text.decode(tokens) == "a"
-    writing = Writing(text, prompt)
+    return Text(tmp_path)
+
+
+@pytest.mark.parametrize("before", ["日" * 6, "日" * 5 + "é", "🌊" * 4 + "é日"])
+def test_a_word_keeps_its_space_behind_more_bytes_than_are_looked_back_on(
+    stripped: Text, before: str
+) -> None:
+    prompt, tokens = stripped.tokens(before), stripped.tokens("a")
+    assert len(before.encode()) > HELD_TOKENS_MAX and stripped.decode(tokens) == "a"
+    writing = Writing(stripped, prompt)
     assert "".join([*map(writing.add, tokens), writing.end()]) == " a"
+
+
+@pytest.mark.parametrize("before", ["\ufffd", "a\ufffd", "日" * 6 + "\ufffd", "\ufffd" * 20])
+def test_a_word_keeps_its_space_behind_the_character_that_stands_for_broken_bytes(
+    stripped: Text, before: str
+) -> None:
+    prompt, tokens = stripped.tokens(before), stripped.tokens("a")
+    writing = Writing(stripped, prompt)
+    assert "".join([*map(writing.add, tokens), writing.end()]) == " a"
+
+
+def test_a_prompt_that_ends_within_a_character_takes_no_text_from_the_answer(text: Text) -> None:
+    *cut, last = text.tokens("🌊")
+    writing = Writing(text, cut)
+    answer = "".join([*map(writing.add, [last, *text.tokens("a")]), writing.end()])
+    assert answer.endswith("a")
 
 
 def test_special_tokens_are_no_text(text: Text) -> None:
