@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 
 from kvstore.block import Blocks, Keyed
+from kvstore.client.answer import Answer
 from kvstore.client.bounds import UINT64_MAX, check_bounds
 from kvstore.client.connection import Connection, Link
 from kvstore.client.space import Space, calls, on_wire
@@ -41,7 +42,9 @@ class Reserving:
         self.fragment = space.layout.check(fragment or space.layout.whole)
         self.link: Link = connection.link()
         self._requests = self._in_calls(writer_group, hand_off, origin)
-        self._answer = connection.begin("Reserve", next(self._requests))
+        self._answer = Answer(pb.ReserveReply)  # of no blocks the node is asked nothing
+        if len(self.blocks):
+            self._answer = connection.begin("Reserve", next(self._requests))
 
     @property
     def keeps(self) -> bool:

@@ -32,14 +32,13 @@ class Space:
         return cls(spec, spec.digest, group, SlotLayout.of(spec, group))
 
     def blocks_from(self, chain: Blocks, first: int) -> Blocks:
-        """Blocks `first` on of a chain; raises `Invalid` if there are none, or not of this size."""
+        """Blocks `first` on of a chain: none where `first` is its end, as where all of it was
+        matched. Raises `Invalid` where they are not of this size."""
         if chain.block_tokens != self.layout.block_tokens:
             size = self.layout.block_tokens
             raise Invalid(f"the chain has blocks of {chain.block_tokens} tokens, this group {size}")
-        if not 0 <= first < len(chain):
-            raise Invalid(
-                f"first {first}: the chain has {len(chain)} blocks, none are left from it"
-            )
+        if not 0 <= first <= len(chain):
+            raise Invalid(f"first {first}: the chain has {len(chain)} blocks")
         return chain.between(first, len(chain))
 
 

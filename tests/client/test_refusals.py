@@ -134,7 +134,7 @@ def test_memory_that_may_not_be_written_is_not_loaded_into(silent: Client, cache
         silent.get(silent.chain(range(TOKENS)), cache.memory(silent))
 
 
-@pytest.mark.parametrize("first", [-1, 4, 5])
+@pytest.mark.parametrize("first", [-1, 5])
 def test_a_first_block_outside_the_chain(silent: Client, cache: Cache, first: int) -> None:
     chain, memory = silent.chain(range(TOKENS)), cache.memory(silent)
     for call in (silent.get, silent.put):

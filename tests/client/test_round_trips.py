@@ -11,6 +11,7 @@ import pytest
 from kvstore.client import Chain, Client, KVGroup, KVSpec, Match, Miss
 from kvstore.client import space as space_module
 from kvstore.errors import Invalid
+from kvstore.layout import Fragment
 from tests.client.kv import Cache, spec_of, truth_of
 
 Clients = Callable[..., Client]
@@ -71,6 +72,23 @@ def test_a_get_from_the_middle_loads_only_what_was_asked_for(client_of: Clients)
     assert theirs.untouched(16, 24)
 
 
+def test_where_all_is_there_a_writer_has_nothing_to_write(client_of: Clients) -> None:
+    spec = spec_of("all there", block_tokens=8)
+    client, tokens = client_of(spec), 30
+    ours, chain = Cache(spec, tokens), client.chain(range(tokens))
+    memory = ours.memory(client)
+    client.put(chain, memory)
+    first = client.match(chain).blocks
+    assert first == len(chain)
+    with client.writer(chain, first=first, hand_off=True) as writer:
+        assert (len(writer.granted), writer.hand_offs) == (0, ())
+        writer.put_layer(0, ours.tensors[0], ours.axes, block_table=ours.block_table)
+        writer.put(memory, Fragment(1, 2, 0, 4))
+        assert writer.seal() == []
+    assert client.put(chain, memory, first=first) == 0
+    assert client.get(chain, memory, first=first) == Match(0, 0, None)
+
+
 def test_a_memory_of_some_heads_and_layers_takes_that_part_of_each_block(
     client_of: Clients,
 ) -> None:
@@ -101,9 +119,11 @@ def test_what_is_removed_is_gone_with_all_that_came_after(client_of: Clients) ->
 
 
 def test_the_empty_sequence_is_a_match_of_nothing(client_of: Clients) -> None:
-    client = client_of(spec_of("empty"))
-    assert client.match(client.chain([])) == Match(0, 0, None)
-    assert client.remove(client.chain([])) == 0
+    spec = spec_of("empty")
+    client = client_of(spec)
+    none, memory = client.chain([]), Cache(spec, 8).memory(client)
+    assert client.put(none, memory) == client.remove(none) == 0
+    assert client.match(none) == client.get(none, memory) == Match(0, 0, None)
 
 
 def test_two_groups_of_one_namespace_do_not_see_each_other(client_of: Clients) -> None:
