@@ -24,7 +24,7 @@ from kvstore.client.space import Space, calls, starts_of
 from kvstore.client.writer import Writer
 from kvstore.errors import Invalid
 from kvstore.limits import SOCKET_CALLS_MAX
-from kvstore.transfer.protocol import Mask, Memory
+from kvstore.transfer.protocol import Ints, Mask, Memory
 from kvstore.wire.v1 import kv_pb2 as pb
 
 PART_BLOCKS = 512  # of which a node is asked at once: a call more costs what a hundred blocks do
@@ -84,19 +84,24 @@ def _load_held(connection: Connection, space: Space, blocks: Keyed, target: Targ
 def store_all(connection: Connection, space: Space, blocks: Keyed, memory: Memory) -> None:
     """Store and seal what is not there yet: all of it, or the call raises.
 
+    A key that is named twice is stored from where it stands first.
+
     Many go in a few parts where they are copied here alone: meanwhile the node sees to the others.
     """
     if not len(blocks):
         return
     if not memory.fragment.covers(space.layout.whole):
         raise Invalid(f"the memory holds {memory.fragment}; whole blocks are stored from it")
+    blocks, starts = _each_once(blocks)
     with ExitStack() as open_:
         most = SOCKET_CALLS_MAX if connection.link().maps_memory else 1
         asked = []  # all at once: so none makes room for another by what was just stored
         for first, last in _parts(len(blocks), most):
             asked.append(Reserving(connection, space, blocks.between(0, last), first))
             open_.callback(asked[-1].drop)
-        writers: Iterable[Writer] = (open_.enter_context(Writer(one)) for one in asked)
+        writers: Iterable[Writer] = (
+            open_.enter_context(Writer(one, starts[one.first : len(one.chain)])) for one in asked
+        )
         if not all(one.keeps for one in asked):
             writers = list(writers)
         sealed = Answer[list[str]](list)
@@ -106,6 +111,16 @@ def store_all(connection: Connection, space: Space, blocks: Keyed, memory: Memor
             sealed = writer.begin_seal()  # 'SEALED', or 'EXISTED' where another writer was first
             open_.callback(sealed.drop)
         sealed.get()
+
+
+def _each_once(blocks: Keyed) -> tuple[Keyed, Ints]:
+    """Each key where it stands first, and the first token of each of these blocks."""
+    first = dict[bytes, int]()
+    for row, key in enumerate(blocks.hashes):
+        first.setdefault(key, row)
+    rows = list(first.values())
+    parents = tuple(blocks.parents[row] for row in rows if blocks.parents)
+    return replace(blocks, hashes=tuple(first), parents=parents), starts_of(blocks)[rows]
 
 
 def _parts(count: int, most: int) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ from kvstore.errors import AlreadyWritten, Invalid, SessionEnded, WindowClosed
 from kvstore.layout import Fragment
 from kvstore.limits import REPLICAS_MAX
 from kvstore.transfer import staged
-from kvstore.transfer.protocol import Memory
+from kvstore.transfer.protocol import Ints, Memory
 from kvstore.wire.v1 import kv_pb2 as pb
 
 T = TypeVar("T")
@@ -44,8 +44,11 @@ class Writer:
     unsealed are aborted. One thread at a time; a client may have many writers.
     """
 
-    def __init__(self, asked: Reserving) -> None:
-        """Waits for what was asked for; raises what the node refused it for."""
+    def __init__(self, asked: Reserving, starts: Ints | None = None) -> None:
+        """Waits for what was asked for; raises what the node refused it for.
+
+        `starts`: each block's first token in the memory, where they do not lie one after another.
+        """
         self._asked, self._space, self._link = asked, asked.space, asked.link
         self.chain, self.first, self.fragment = asked.chain, asked.first, asked.fragment
         blocks, reply = asked.blocks, asked.reply()
@@ -54,7 +57,7 @@ class Writer:
         self.hand_offs: tuple[bytes, ...] = tuple(reply.hand_offs)
         columns = (reply.slot_offsets, reply.generations, blocks.tokens)
         self._slots = slots_of(*columns, self._handles)
-        self._starts = starts_of(blocks, self.first)
+        self._starts = starts_of(blocks, self.first) if starts is None else starts
         layers, heads = self.fragment.layers, self.fragment.heads
         self._stored = np.zeros((len(blocks), layers, heads), dtype=bool)
         self._open = self.granted.copy()

@@ -161,6 +161,20 @@ def test_many_blocks_are_stored_in_parts_each_asked_for_before_one_is_copied(
     assert stored.loaded() == [True] * BLOCKS
 
 
+@pytest.mark.parametrize("part_blocks", [2, each.PART_BLOCKS])
+def test_a_key_that_is_named_twice_is_stored_from_where_it_stands_first(
+    client_of: Clients, monkeypatch: pytest.MonkeyPatch, part_blocks: int
+) -> None:
+    monkeypatch.setattr(each, "PART_BLOCKS", part_blocks)
+    stored = Stored(client_of(spec_of(f"keyed-twice-{part_blocks}")))
+    client, target = stored.client, Cache(stored.spec, TOKENS)
+    twice = client.keyed(["a", "b", "a", "c", "b", "d"])
+    assert client.store_each(twice, stored.source.memory(client)) == [True] * BLOCKS
+    once = client.keyed(["a", "b", "no", "c", "nor this", "d"])
+    assert client.load_each(once, target.memory(client)) == said(0, 1, 3, 5)
+    assert all(target.holds(stored.truth, row * SIZE, (row + 1) * SIZE) for row in (0, 1, 3, 5))
+
+
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("unread", [1, BLOCKS])
 def test_answers_that_no_socket_would_hold_are_read_before_a_block_is_copied(
