@@ -21,7 +21,7 @@ from typing import Any, Self
 from kvstore.client.at_once import ask_at_once
 from kvstore.client.given_up import GivenUp
 from kvstore.config import Credentials
-from kvstore.errors import Broken, Invalid, KVStoreError, Overloaded, Rejected, Unavailable
+from kvstore.errors import Broken, Denied, Invalid, KVStoreError, Overloaded, Rejected, Unavailable
 from kvstore.rpc.lasting import LastingStub
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
@@ -81,6 +81,9 @@ class Conductors:
                 reply = self._ask(one, lambda stub: stub.Schedule(request, timeout=timeout))
             except Overloaded:
                 self._stay_with(one)
+                raise
+            except (Invalid, Denied):
+                self._answered(one)
                 raise
             except (Rejected, Broken) as error:
                 if getattr(error, "retry_after_ms", 0):  # its own word

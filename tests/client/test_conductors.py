@@ -16,7 +16,7 @@ import pytest
 from kvstore.client import conductors as module
 from kvstore.client.conductors import Conductors
 from kvstore.client.reporter import Reporter
-from kvstore.errors import Broken, Invalid, KVStoreError, Overloaded, Unavailable
+from kvstore.errors import Broken, Denied, Invalid, KVStoreError, Overloaded, Unavailable
 from kvstore.rpc.status import refuse
 from kvstore.wire.v1 import conductor_pb2 as pb
 from kvstore.wire.v1 import conductor_pb2_grpc
@@ -167,6 +167,29 @@ def test_who_is_back_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
         assert conductors.schedule(pb.ScheduleRequest()) is None
         only.up = True
         eventually(lambda: conductors.schedule(pb.ScheduleRequest()) == PLAN)
+
+
+@pytest.mark.parametrize("wrong", [Invalid("tokens = 0"), Denied("another tenant's engines")])
+def test_who_is_back_and_says_that_a_request_is_wrong_is_asked_about_others_at_once(
+    monkeypatch: pytest.MonkeyPatch, wrong: KVStoreError
+) -> None:
+    for name in ("PAUSE_SECONDS_MIN", "PAUSE_SECONDS_MAX"):
+        monkeypatch.setattr(module, name, 0.0)
+
+    class Refuses(Double):
+        def Schedule(self, request: pb.ScheduleRequest, context: Any) -> pb.ScheduleReply:
+            if self.up and request.request_id == "wrong":
+                refuse(context, wrong)
+            return super().Schedule(request, context)
+
+    only = Refuses()
+    only.up = False
+    with served(only) as address, Conductors([address]) as conductors:
+        assert conductors.schedule(pb.ScheduleRequest()) is None
+        only.up = True
+        with pytest.raises(type(wrong), match=str(wrong)):
+            conductors.schedule(pb.ScheduleRequest(request_id="wrong"))
+        assert conductors.schedule(pb.ScheduleRequest()) == PLAN
 
 
 def test_many_callers_at_once_wait_for_a_dead_conductor_once_each_at_most(
