@@ -11,11 +11,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from kvstore.block import Keyed, Miss
+from kvstore.block import Keyed
 from kvstore.client import keyed
 from kvstore.client.client import Client
 from kvstore.client.hold import Hold
+from kvstore.client.opened import miss_of
 from kvstore.errors import SessionEnded, UnknownNamespace
+from kvstore.wire.v1 import kv_pb2 as pb
 
 
 def hold_each(client: Client, blocks: Keyed, *, pin_ms: int = 0) -> Hold:
@@ -28,12 +30,14 @@ def hold_each(client: Client, blocks: Keyed, *, pin_ms: int = 0) -> Hold:
 
 
 def _hold(client: Client, blocks: Keyed, pin_ms: int) -> Hold:
-    leading = len(blocks)
+    leading, miss = len(blocks), None
     if leading > 1:  # before a single one is no hole
-        there = keyed.exists_each(client.connection, client.space, blocks)
-        leading = leading if there.all() else int(np.argmin(there))
+        outcomes = keyed.outcomes_of(client.connection, client.space, blocks)
+        holes = np.flatnonzero(outcomes != pb.HIT)
+        if len(holes):
+            leading = int(holes[0])
+            miss = miss_of(outcomes[leading])
     made: Any = cast(Any, blocks.between(0, leading))  # asked of it: its hashes and their number
     hold = Hold(client.connection, client.space, made, pin_ms)
-    if leading < len(blocks) and hold.miss is None:
-        hold.miss = Miss.ABSENT
+    hold.miss = hold.miss or miss  # of those that were there one may have gone meanwhile
     return hold

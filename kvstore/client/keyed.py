@@ -32,13 +32,18 @@ PART_BLOCKS = 512  # of which a node is asked at once: a call more costs what a 
 
 def exists_each(connection: Connection, space: Space, blocks: Blocks) -> Mask:
     """Which blocks can be had now."""
-    found = np.zeros(len(blocks), dtype=bool)
+    return np.asarray(outcomes_of(connection, space, blocks) == pb.HIT)
+
+
+def outcomes_of(connection: Connection, space: Space, blocks: Blocks) -> Ints:
+    """Of each block whether it can be had now, and why not."""
+    found = np.zeros(len(blocks), dtype=np.int64)
     for some in calls(len(blocks)):
         request = pb.ExistsRequest(
             namespace=space.digest, group=space.group, hashes=blocks.hashes[some]
         )
         reply = connection.call(lambda link: link.kv.Exists, request)
-        found[some] = np.array(reply.outcomes) == pb.HIT
+        found[some] = reply.outcomes
     return found
 
 

@@ -90,7 +90,7 @@ def test_of_blocks_that_stand_alone_none_is_held_behind_a_hole(
     assert client.remove(kept.only(*holes)) == len(holes)
     hold = hold_each(client, kept.blocks)
     assert (hold.blocks, stats_of(client).pins) == (held, held)
-    assert hold.miss is (Miss.ABSENT if holes else None)
+    assert hold.miss is (Miss.REMOVED if holes else None)
     hold.release()
     assert stats_of(client).pins == 0
 
