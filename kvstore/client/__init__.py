@@ -1,4 +1,5 @@
-"""The pool as its callers see it: `Client` blocks, `AsyncClient` awaits; both do the same.
+"""The pool as its callers see it: `Client` blocks; `AsyncClient` has its main calls
+to await, and runs any other.
 
 client = Client.at("127.0.0.1:7410", spec)
 chain = client.chain(token_ids)
