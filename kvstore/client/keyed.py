@@ -120,6 +120,8 @@ def store_all(connection: Connection, space: Space, blocks: Keyed, memory: Memor
 
 def _each_once(blocks: Keyed) -> tuple[Keyed, Ints]:
     """Each key where it stands first, and the first token of each of these blocks."""
+    if len(set(blocks.hashes)) == len(blocks):  # as nearly always
+        return blocks, starts_of(blocks)
     first = dict[bytes, int]()
     for row, key in enumerate(blocks.hashes):
         first.setdefault(key, row)
