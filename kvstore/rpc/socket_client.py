@@ -18,7 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from kvstore import traces
-from kvstore.errors import Unavailable
+from kvstore.errors import SessionEnded, Unavailable
 from kvstore.home import Home
 from kvstore.limits import RPC_REPLY_BYTES_MAX, SOCKET_CALLS_MAX
 from kvstore.rpc.socket_frames import ANSWER, CALL, METHODS, OK
@@ -26,6 +26,7 @@ from kvstore.rpc.status import error_of
 from kvstore.wire.v1 import kv_pb2 as pb
 
 _PAUSE_SECONDS = 5.0  # after a socket that could not be had
+_OWED_SECONDS = 0.1  # for the answer to what was posted before, by who waits for nobody
 
 # Makes a socket that is let in by its node, in so many seconds, and shows it from when it begins to
 # wait for the node, so that others can end that. Raises `OSError`.
@@ -60,6 +61,14 @@ class SocketCalls:
             place = object()
             self._coming[place] = None
         return self._let_in(place, seconds)
+
+    def take_free(self) -> socket.socket | None:
+        """One that nobody calls on, or none, at once: unless the node is late with what was posted
+        before, and then such a socket is of no use more."""
+        self._home.check()
+        with self._lock:
+            made = self._free.pop() if self._free else None
+        return made if made is None else self._settled(made, _OWED_SECONDS)
 
     def call(self, made: socket.socket, method: int, request: Any, seconds: float) -> Any:
         """The reply, or its typed error."""
@@ -136,7 +145,7 @@ class SocketCalls:
             self._owing.discard(made)
             try:
                 self._answer(made, time.monotonic() + seconds)
-            except Unavailable:
+            except (SessionEnded, Unavailable):
                 return None
         return made
 
@@ -166,6 +175,8 @@ class SocketCalls:
             raise Unavailable(f"node {self._node} did not answer within the deadline") from None
         except OSError as error:
             self._drop(made)
+            if self._closed:  # no fault of the node's
+                raise SessionEnded("the session was ended while a call was under way") from error
             raise Unavailable(f"node {self._node} cannot be reached: {error}") from error
         except DecodeError as error:
             self._drop(made)
@@ -211,8 +222,8 @@ class Stub:
 
     def post_close(self, request: pb.CloseRequest, timeout: float) -> None:
         """Have pins end. Nobody waits for it: one that fails ends with its time or its session."""
-        with suppress(ValueError, Unavailable):  # of what is closed, or gone
-            made = self._calls.take(timeout) if self._calls is not None else None
+        with suppress(ValueError, SessionEnded, Unavailable):  # of what is closed, or gone
+            made = self._calls.take_free() if self._calls is not None else None
             if self._calls is None or made is None:
                 self._other.Close.future(request, timeout=timeout).add_done_callback(_done)
             else:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from kvstore.client.call_sockets import on_this_host
-from kvstore.errors import Unavailable
+from kvstore.errors import SessionEnded, Unavailable
 from kvstore.limits import SOCKET_CALLS_MAX
 from kvstore.rpc import socket_client
 from kvstore.rpc.socket_client import Show, SocketCalls, Stub
@@ -155,3 +156,40 @@ def test_what_waiting_for_a_socket_took_is_not_had_again_over_grpc(
         else:
             stub.begin("Match", pb.MatchRequest(), seconds)
         assert other.seconds == [pytest.approx(left, abs=0.01)]
+
+
+def test_a_posted_close_does_not_wait_for_a_node_that_owes_the_answer_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor for a socket anew, where none is free: it goes over gRPC, and nobody hears of it."""
+
+    def connect(seconds: float, show: Show) -> socket.socket:
+        raise AssertionError("no socket is made for what nobody waits for")
+
+    class Posted(Noted):
+        def add_done_callback(self, _: object) -> None:
+            pass
+
+    calls, made, other = SocketCalls(connect, "a:1"), Dripping(b""), Posted()
+    monkeypatch.setattr(socket_client.time, "monotonic", lambda: made.now)
+    calls._free.append(made)  # type: ignore[arg-type]
+    stub = Stub(other, calls)
+    for _ in range(3):
+        stub.post_close(pb.CloseRequest(), 5.0)
+    assert other.seconds == [5.0, 5.0]
+    assert made.closed and made.now <= 0.1 + 1e-6
+
+
+def test_a_call_under_way_on_sockets_that_are_closed_ends_as_its_session_does() -> None:
+    calls, (here, there) = (
+        SocketCalls(on_this_host("nowhere", b"token"), "a:1"),
+        socket.socketpair(),
+    )
+    calls._open.add(here)
+    number = [name for name, _, _ in METHODS].index("Match")
+    with there, ThreadPoolExecutor(1) as other:
+        under_way = other.submit(calls.call, here, number, pb.MatchRequest(), 60.0)
+        assert there.recv(1)
+        calls.close()
+        with pytest.raises(SessionEnded, match="while a call was under way"):
+            under_way.result(30)
