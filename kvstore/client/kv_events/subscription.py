@@ -25,6 +25,7 @@ BATCHES_WAITING_MAX = 1_000  # beyond, ZeroMQ drops some, and they are asked for
 POLL_SECONDS = 0.1
 REPLAY_SECONDS = 2.0  # until an answer begins
 PAUSE_SECONDS = 0.5  # between two batches of it; an engine sends them one after another
+AGAIN_SECONDS_MIN, AGAIN_SECONDS_MAX = 0.1, 2.0  # until it connects anew, where that broke
 REPLAY_SECONDS_MAX = 60.0  # for all that is asked for again
 _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES  # the number -1 ends what was asked for
@@ -71,11 +72,15 @@ class Subscription:
     def _run(self) -> None:
         context = self._zmq.Context()
         try:
+            pause = AGAIN_SECONDS_MIN
             self._listen(context)
             while not self._over.is_set():
-                # The connection broke, and what came over it may be so no more.
-                self._lost()
+                if self._next:  # what came over the connection that broke may be so no more
+                    self._lost()
+                    pause = AGAIN_SECONDS_MIN
                 self._next, self._newest = 0, -1
+                self._over.wait(pause)
+                pause = min(2 * pause, AGAIN_SECONDS_MAX)
                 self._listen(context)
         except Exception as error:
             log.exception("KV events of %s are read no more", self._source.endpoint)

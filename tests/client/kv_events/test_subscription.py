@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -179,6 +182,24 @@ def test_what_is_no_batch_or_too_much_is_a_loss_and_the_next_is_taken(
             return LOST in heard.numbers and heard.numbers[-1] == 7
 
         eventually(goes_on)
+
+
+def test_one_that_only_hangs_up_is_tried_ever_more_seldom_and_nothing_is_lost_by_it() -> None:
+    heard, times = Heard(), list[float]()
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def hang_up() -> None:
+        for _ in range(4):
+            server.accept()[0].close()
+            times.append(time.monotonic())
+
+    thread = threading.Thread(target=hang_up)
+    thread.start()
+    source = Source(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+    with server, closing(Subscription(source, Messages(), heard.take, heard.lost)):
+        thread.join(20.0)
+    assert not heard.numbers
+    assert times[3] - times[0] > 0.3, "0.7 s, or ZeroMQ itself tried once more"
 
 
 @pytest.mark.parametrize("source", [Source("tcp://h"), Source("ipc:///tmp/x", "tcp://h")])
