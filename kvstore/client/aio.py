@@ -9,7 +9,7 @@ import asyncio
 import functools
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -55,17 +55,26 @@ class AsyncClient:
         """Run any blocking call of this client's objects: `await client.run(writer.seal)`.
 
         It has the CUDA stream that is current here when it begins. A cancelled call is over only
-        when its thread is: deadlines see to that. Raises `Unavailable`, and never makes it, where
-        no thread can be had.
+        when its thread is: deadlines see to that; where no thread has begun it, it never is made.
+        Raises `Unavailable`, and never makes it, where no thread can be had.
         """
+        begun = self._begun(functools.partial(call, *args, **kwargs))
+        running = asyncio.wrap_future(begun)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if not begun.cancel():
+                await _over(running)
+            raise
+
+    def _begun(self, call: Callable[[], T]) -> Future[T]:
         self._home.check()
         if self._closed:
             raise SessionEnded("the client is closed")
-        bound = _on_this_stream(functools.partial(call, *args, **kwargs))
-        begun = later(self._threads, bound)
+        begun = later(self._threads, _on_this_stream(call))
         if begun is None:
             raise Unavailable("no thread can be had for this call")
-        return await _ended(asyncio.wrap_future(begun))
+        return begun
 
     async def _opened(self, call: Callable[P, Held], *args: P.args, **kwargs: P.kwargs) -> Held:
         """As `run`, of a call that opens blocks. Where it is cancelled nobody has what it made, and
@@ -77,7 +86,8 @@ class AsyncClient:
             for one in made:
                 # By the session's end all is let go, if it is not now.
                 with suppress(asyncio.CancelledError, SessionEnded, Unavailable):
-                    await self.run(one.__exit__, None, None, None)
+                    let_go = self._begun(functools.partial(one.__exit__, None, None, None))
+                    await _ended(asyncio.wrap_future(let_go))  # made however often it is cancelled
             raise
         return made[0]
 
@@ -145,8 +155,13 @@ async def _ended(running: asyncio.Future[T]) -> T:
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        # Nobody may have their memory back while a thread still moves bytes in it.
-        while not running.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([running])
+        await _over(running)
         raise
+
+
+async def _over(running: asyncio.Future[Any]) -> None:
+    """Wait for it, however often this is cancelled: nobody may have their memory back while a
+    thread still moves bytes in it."""
+    while not running.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([running])

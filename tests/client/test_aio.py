@@ -1,4 +1,4 @@
-"""A client for asyncio that is cancelled while it closes is closed all the same."""
+"""What a client for asyncio does, and what it does not, when it is cancelled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kvstore.client import AsyncClient, Client
+from kvstore.client.aio import THREADS
 from tests.client.kv import spec_of
 
 SECONDS = 20.0
@@ -83,3 +84,25 @@ def test_nor_is_that_of_a_client_which_nobody_is_given(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Client, "at", at)
     asyncio.run(talk())
+
+
+def test_a_cancelled_call_that_no_thread_has_begun_is_never_made() -> None:
+    others_end, made = threading.Event(), list[str]()
+
+    async def talk() -> None:
+        of_tasks = AsyncClient(Closed())  # type: ignore[arg-type]
+        others = [
+            asyncio.create_task(of_tasks.run(others_end.wait, SECONDS)) for _ in range(THREADS)
+        ]
+        cancelled = asyncio.create_task(of_tasks.run(made.append, "all the same"))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled], timeout=SECONDS / 2)
+        assert cancelled.cancelled() and not others_end.is_set(), "it waits for no thread"
+        others_end.set()
+        assert all(await asyncio.gather(*others))
+        await of_tasks.run(int)
+        await of_tasks.close()
+
+    asyncio.run(talk())
+    assert not made
