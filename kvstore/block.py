@@ -38,7 +38,7 @@ class Miss(enum.StrEnum):
     EVICTED = "evicted"  # held once, made room for another
     REMOVED = "removed"  # a caller took it away
     DAMAGED = "damaged"  # its bytes no longer had their hash
-    NO_ROOM = "no_room"  # DRAM is full of what is held, or the tenant holds all it may
+    NO_ROOM = "no_room"  # DRAM is full of what is held, or the tenant holds or asks all it may
     LATE = "late"  # on SSD or in HBM, and not yet in DRAM when the caller's time was over
     QUARANTINED = "quarantined"  # an engine's audit found wrong KV in its namespace
     UNREACHABLE = "unreachable"  # the node, or another that lists it, did not answer in time

@@ -194,8 +194,8 @@ class Client:
             )
             try:
                 reply = self._call(lambda link: link.kv.Match, request)
-            except (Rejected, SessionEnded):
-                return Match(found, sum(blocks.tokens[:found]), Miss.UNREACHABLE)
+            except (Rejected, SessionEnded) as error:
+                return Match(found, sum(blocks.tokens[:found]), _miss_by(error))
             found += reply.blocks
             if reply.blocks < len(part):
                 return Match(found, sum(blocks.tokens[:found]), miss_of(reply.reason))
@@ -288,8 +288,8 @@ class Client:
             with self.reader(blocks, memory, first=first) as reader:
                 reader.poll()
                 return Match(reader.blocks, reader.tokens, reader.miss)
-        except (Rejected, SessionEnded):
-            return Match(0, 0, Miss.UNREACHABLE)
+        except (Rejected, SessionEnded) as error:
+            return Match(0, 0, _miss_by(error))
 
     def pin(self, blocks: Chain, *, pin_ms: int = 0) -> Pinned:
         """Pin blocks and read them where they lie, without a copy."""
@@ -385,3 +385,8 @@ class Client:
         except (UnknownNamespace, SessionEnded):
             self.register()
             return ask()
+
+
+def _miss_by(error: KVStoreError) -> Miss:
+    """What a call that could not be made now is to whoever reads."""
+    return Miss.NO_ROOM if isinstance(error, Overloaded) else Miss.UNREACHABLE

@@ -59,3 +59,18 @@ def test_a_call_that_the_node_did_not_come_to_an_end_with_ends_the_session(
     answering(grpc.StatusCode.DEADLINE_EXCEEDED, said)
     assert client.match(client.chain(range(TOKENS))) == UNREACHABLE
     assert not client.reachable
+
+
+def test_a_tenant_that_holds_all_it_may_is_told_so_and_not_that_the_node_is_away(
+    client_of: Callable[..., Client], answering: Callable[[grpc.StatusCode, str], None]
+) -> None:
+    spec = spec_of("overloaded")
+    client, cache = client_of(spec), Cache(spec, TOKENS)
+    chain = client.chain(range(TOKENS))
+    asks: list[Callable[[], Match]] = [
+        lambda: client.match(chain),
+        lambda: client.get(chain, cache.memory(client)),
+    ]
+    for ask in asks:
+        answering(grpc.StatusCode.RESOURCE_EXHAUSTED, "Overloaded\nit holds all it may")
+        assert ask() == Match(0, 0, Miss.NO_ROOM)
