@@ -15,11 +15,12 @@ SERVED_KEPT = 16_384  # some 150 bytes each
 
 class Crowd:
     """Each request counts once: one that was served, and is lost when it is asked for anew, was not
-    served after all. Of more than `SERVED_KEPT` those that were served first are forgotten."""
+    served after all. Of more than `SERVED_KEPT` either way the first are forgotten."""
 
     def __init__(self) -> None:
         self._record = np.zeros(1, crowd.CROWD)
         self._served: OrderedDict[str, float] = OrderedDict()  # when
+        self._lost: OrderedDict[str, float] = OrderedDict()
         # The share of its target that a first token may take now: every decision asks for it.
         self.patience: float = crowd.used(self._record)
 
@@ -31,24 +32,32 @@ class Crowd:
         if self.has_served(request, now):
             return
         self.patience = crowd.ended(self._record, 0.0, now)
-        self._served[request] = now
-        self._served.move_to_end(request)
-        if len(self._served) > SERVED_KEPT:
-            self._served.popitem(last=False)
+        self._lost.pop(request, None)
+        _keep(self._served, request, now)
 
     def has_served(self, request: str, now: float) -> bool:
         """Whether it counts as one that was."""
         return now - self._served.get(request, float("-inf")) < crowd.LATELY
 
     def lost(self, request: str, now: float) -> None:
-        """It was refused, or given up."""
+        """It was refused, or given up; maybe both, one after the other."""
+        if now - self._lost.get(request, float("-inf")) < crowd.LATELY:
+            return
         if self.has_served(request, now):
             self.patience = crowd.lost_after_all(self._record, now)
             del self._served[request]
         else:
             self.patience = crowd.ended(self._record, 1.0, now)
+        _keep(self._lost, request, now)
 
     @property
     def counted(self) -> tuple[float, float]:
         """Of those lately, how many were lost, and how many there were."""
         return float(self._record["lost"][0]), float(self._record["all"][0])
+
+
+def _keep(line: OrderedDict[str, float], request: str, now: float) -> None:
+    line[request] = now
+    line.move_to_end(request)
+    if len(line) > SERVED_KEPT:
+        line.popitem(last=False)

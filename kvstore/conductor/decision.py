@@ -67,6 +67,7 @@ class Decision:
     size: float = 0.0  # bytes of its KV that are not in the memory of who decodes
     # Seconds by which its turn comes sooner than it waited, as its client has had little.
     ahead: float = 0.0
+    had: bool = False  # it has counted as what its client had, now or when it was sent before
     again: bool = False  # who decodes computes all of it anew, for a node is gone
     refusal: Rejected | Invalid | None = None
 
@@ -135,8 +136,9 @@ def too_late(
     crowded: float,
     count: int,
 ) -> Rejected:
-    """Nobody of so many engines would give its first token by the rules' target; `wanted` is what
-    it is where nobody is refused, and `crowded` what it is now for who had a fair share."""
+    """Nobody of so many engines that prefill would give its first token by the rules' target;
+    `wanted` is what it is where nobody is refused, and `crowded` what it is now for who had a fair
+    share."""
     begins = np.maximum(rows[:, WAIT], rows[:, READY])
     comes = np.maximum(rules.margin * begins + rows[:, WORK], rows[:, HANDED])
     soonest = int(np.argmin(comes))

@@ -178,10 +178,13 @@ class Crew:
         row["batch"] = engine.batch + engine.owed
         row["context"] = engine.context_tokens + engine.owed_tokens
 
-    def reachable(self, tpot: float) -> float:
-        """That target, or one that there are engines for: where even a sequence alone misses it, it
-        is no reason to refuse all others."""
-        return tpot if self._least_step <= tpot else 2.0 * self._least_step
+    def reachable(self, tpot: float, pace: float) -> float:
+        """That target, of which steps are to take the share `pace`, or one that there are engines
+        for. Where a sequence alone takes more than that share steps may take all of it; where it
+        misses the target, it is no reason to refuse all others."""
+        if self._least_step <= pace * tpot:
+            return tpot
+        return tpot / pace if self._least_step <= tpot else 2.0 * self._least_step
 
     def look(self, rules: Rules, now: float) -> None:
         """Look at what steps take by now, at who has prompts, and at how full engines are: this is
@@ -192,7 +195,7 @@ class Crew:
         self._looked = now
         alone = (engines["decode_a"] + engines["decode_b"])[engines["decodes"]]
         self._least_step = float(alone.min()) if len(alone) else 0.0
-        if self.roles.look(engines, rules.pace * self.reachable(rules.tpot), now):
+        if self.roles.look(engines, rules.pace * self.reachable(rules.tpot, rules.pace), now):
             learned = self.roles.learned()
             for engine in map(self.by_id.get, self.roles.known):
                 if engine is not None:  # also of what it does not do now, which nobody measures
@@ -258,7 +261,7 @@ class Crew:
             assert engine is not None, "nobody's row is to switch"
             return engine.facts.engine_id
 
-        tpot = rules.pace * self.reachable(rules.tpot)
+        tpot = rules.pace * self.reachable(rules.tpot, rules.pace)
         return self.roles.advise(self.fleet, name, self.answers.tokens, tpot, now)
 
     def fit_hosts(self, count: int) -> None:

@@ -44,7 +44,8 @@ def reply_of(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.
     priority, reply.aging = scheduler.priority(decision)
     reply.priority_ms = 1e3 * priority
     left = decision.ttft - decision.waited - float(row[WORK])
-    reply.drop_after_ms = max(1, min(round(1e3 * left), 1 << 31))
+    if left > 0.0:  # else it is late, and let in all the same, as where it is to be measured
+        reply.drop_after_ms = max(1, min(round(1e3 * left), 1 << 31))
     return reply
 
 

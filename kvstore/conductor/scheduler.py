@@ -107,6 +107,7 @@ class Scheduler(Crews):
         in_flight.forgive(ask.request)  # nor where it was to be decoded
         decision = self.consider(whose, ask, now, whole=False)
         before = self.decided(whose, ask.request)
+        decision.had = before is not None and before.had
         if before is None:
             crew.roles.asked(ask.tokens, crew.block_tokens, decision.priced, now)
         # For want of time or room: what nobody there is large enough for makes no crowd.
@@ -126,8 +127,9 @@ class Scheduler(Crews):
             refusal = Overloaded(str(error), error.retry_after_ms)
             self._decided.keep(whose, replace(decision, prefill=None, row=None, refusal=refusal))
             raise
-        if before is None or before.prefill is None:
+        if not decision.had:
             in_flight.clients.had(ask.client, service)
+            decision.had = True
         return decision
 
     def place(
@@ -142,7 +144,8 @@ class Scheduler(Crews):
         if isinstance(decision.refusal, TooLate):
             in_flight.room_came_too_late(ask.request, now)
         elif served is not None and isinstance(decision.refusal, Overloaded):
-            tpot = self._rules.pace * crew.reachable(ask.tpot or self._rules.tpot)
+            pace = self._rules.pace
+            tpot = pace * crew.reachable(ask.tpot or self._rules.tpot, pace)
             told = partial(self._served, whose, decision, served)
             size = ask.tokens, ask.whole, crew.answers.of(ask.max_new_tokens)
             parked = Parked(ask.request, *size, now - ask.waited, tpot, told)
@@ -231,7 +234,8 @@ class Scheduler(Crews):
             return Decision(*of, refusal=nobody_prefills(ask, crew.largest_prefilled, now))
         if chosen == NONE:
             crowded = wanted * self._patience(in_flight)
-            refusal = too_late(ask, considered, rows, rules, wanted, crowded, len(crew.by_id))
+            prefill = int(np.count_nonzero(crew.fleet.engines["prefills"]))
+            refusal = too_late(ask, considered, rows, rules, wanted, crowded, prefill)
             return Decision(*of, ttft=wanted, refusal=refusal)
         if rules.gated and room > rules.forecast * rules.ttft > 0:
             refusal = no_room_in_time(ask, room, rules)
@@ -302,7 +306,8 @@ class Scheduler(Crews):
         """The fleet's with this request's targets, the first token's sooner in a crowd, and for a
         client that has had more than its share."""
         rules = self._rules
-        ttft, tpot = float(ask.ttft or rules.ttft), crew.reachable(ask.tpot or rules.tpot)
+        ttft = float(ask.ttft or rules.ttft)
+        tpot = crew.reachable(ask.tpot or rules.tpot, rules.pace)
         patience = self._patience(in_flight)
         if rules.fair:
             patience = in_flight.clients.patience(ask.client, patience)

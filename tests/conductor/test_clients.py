@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kvstore.conductor.clients import Clients
 from kvstore.conductor.explained import reply_of
 from kvstore.core.cost import PrefillCost
+from kvstore.errors import Overloaded
 from kvstore.limits import CLIENTS_MAX
 from tests.conductor.crews import Rig, chain
 from tests.conductor.test_closed_loop import MEAN_WORK, OURS, World
@@ -131,6 +132,21 @@ def test_of_too_many_who_was_not_heard_of_for_the_longest_is_forgotten(
         clients.check()
     assert len(clients) <= CLIENTS_MAX
     assert all(str(number) in clients for number, _ in some)
+
+
+def test_a_request_that_is_sent_again_after_a_refusal_is_counted_as_had_once() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    for _ in range(3):
+        assert rig.sent_to("r", client="c") == "a"
+        rig.in_flight.drop("r", rig.now)
+        rig.in_flight.accepted("long", engine, 500.0, chain(0, 0), rig.now)
+        rig.in_flight.began("long", engine, rig.now)
+        with pytest.raises(Overloaded):
+            rig.schedule("r", client="c")
+        rig.in_flight.drop("long", rig.now)
+    asked, had = rig.in_flight.clients.counted("c")
+    assert asked == had > 0
 
 
 def test_how_much_less_a_client_has_had_than_the_one_that_had_the_most() -> None:

@@ -34,6 +34,16 @@ def test_where_most_are_refused_nobody_is_let_wait_for_long() -> None:
     assert decided is not None and decided.ttft == 30.0, "and may use all of its time"
 
 
+def test_a_request_that_was_given_up_late_and_is_refused_when_it_comes_again_is_lost_once() -> None:
+    crowd = module.Crowd()
+    for now in (1.0, 2.0):
+        crowd.lost("r", now)
+    assert crowd.counted == pytest.approx((1.0, 1.0), abs=0.1)
+    crowd.served("r", 3.0)
+    crowd.lost("r", 4.0)
+    assert crowd.counted[0] == pytest.approx(2.0, abs=0.2), "as it was served between"
+
+
 def test_who_asks_while_nobody_prefills_makes_no_crowd() -> None:
     rig = Rig()
     rig.engine("d", prefill=None)

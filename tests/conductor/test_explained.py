@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvstore.conductor.explained import explain, reply_of, sentence_of
@@ -31,6 +33,14 @@ def test_a_plan_says_where_each_block_comes_from_and_by_when() -> None:
     assert reply.ttft_ms == pytest.approx(reply.wait_ms + 2_000 + 1e3 * work)
     assert reply.drop_after_ms == pytest.approx(1e3 * (30 - 2 - work), abs=1)
     assert reply.decode.engine_id == "a" and reply.tpot_ms > 10
+
+
+def test_one_that_is_let_in_though_it_is_late_is_dropped_by_nobody() -> None:
+    """As where a fleet that was slow is to be measured again."""
+    rig = Rig()
+    rig.engine("a")
+    late = replace(rig.schedule(waited=2.0), ttft=1.0)
+    assert reply_of(rig.scheduler, late, False).drop_after_ms == 0
 
 
 def test_of_several_engines_at_one_address_a_plan_says_which() -> None:

@@ -220,8 +220,9 @@ def test_a_target_that_one_alone_reaches_stays_as_it_is() -> None:
     rig.engine("quick", decode=DecodeCost(0.08, 1e-3, 0.0))
     rig.scheduler.sweep(rig.now)
     crew = rig.scheduler.crew(WHOSE)[0]
-    assert crew.reachable(0.1) == 0.1
-    assert crew.reachable(0.05) == pytest.approx(2 * 0.081)
+    assert crew.reachable(0.1, 0.9) == 0.1
+    assert crew.reachable(0.085, 0.9) == pytest.approx(0.085 / 0.9), "all of it"
+    assert crew.reachable(0.05, 0.9) == pytest.approx(2 * 0.081)
 
 
 def test_a_target_that_nobody_reaches_alone_is_no_reason_to_refuse_all_others() -> None:
