@@ -12,7 +12,7 @@ import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 from kvstore.errors import ConfigError, Invalid, KVStoreError
 
@@ -92,8 +92,12 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         print(f"moonpool: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _nobody_reads_on():  # `moonpool ls | head`
+        if isinstance(error, BrokenPipeError) and _has_no_reader(
+            sys.stdout
+        ):  # `moonpool ls | head`
             return 0
+        if isinstance(error, BrokenPipeError) and _has_no_reader(sys.stderr):
+            return 1  # of what was to be done some may not be, and nobody hears that
         said = [error.filename, error.strerror or str(error) or type(error).__name__]
         print(f"moonpool: {': '.join(str(one) for one in said if one)}", file=sys.stderr)
         return 1
@@ -102,12 +106,12 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return 1
 
 
-def _nobody_reads_on() -> bool:
-    """What is printed goes to a pipe whose reader has left: of other pipes nobody is done."""
+def _has_no_reader(told: TextIO | None) -> bool:
+    """What is printed there goes to a pipe whose reader has left."""
+    if told is None:  # it is closed
+        return False
     poll = select.poll()
-    for told in (sys.stdout, sys.stderr):
-        if told is not None:  # it may be closed
-            poll.register(told.fileno(), 0)
+    poll.register(told.fileno(), 0)
     return bool(poll.poll(0))
 
 

@@ -34,7 +34,7 @@ class Prices:
         """A load of so many tokens that got fewer is dear: its seconds were spent all the same."""
         if seconds <= 0:
             return
-        if tokens:
+        if tokens >= wanted:  # one that was cut short took as long as it was let
             self._quickest = min(seconds, self._quickest or seconds)
         if wanted >= TOKENS_MIN:
             self.load = _mean(self._load_price(now), seconds / max(tokens, TOKENS_MIN))

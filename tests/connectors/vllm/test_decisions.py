@@ -69,6 +69,15 @@ def test_a_load_that_got_nothing_is_dear_by_the_time_it_took() -> None:
     assert not prices.pays(1_000, 0.0), "half a second was spent on no tokens"
 
 
+def test_a_load_that_was_cut_short_does_not_say_what_any_load_costs_at_least() -> None:
+    """It took as long as computing: what is loaded quickly would not be tried any more."""
+    prices = Prices()
+    prices.computed(1_000, 0.1)
+    prices.loaded(2_000, 4_096, 0.4, now=0.0)
+    assert not prices.pays(4_096, now=1.0)
+    assert prices.pays(4_096, now=1_000.0), "it is dear for a while"
+
+
 def test_a_load_costs_at_least_what_the_quickest_took() -> None:
     prices = Prices()
     prices.computed(1_000, 1.0)
