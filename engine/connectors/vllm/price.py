@@ -34,7 +34,9 @@ class Prices:
         """A load of so many tokens that got fewer is dear: its seconds were spent all the same."""
         if seconds <= 0:
             return
-        if tokens >= wanted:  # one that was cut short took as long as it was let
+        # One that was cut short took as long as it was let: that others take less it may show, and
+        # not that all take so long.
+        if tokens >= wanted or (tokens and self._quickest is not None):
             self._quickest = min(seconds, self._quickest or seconds)
         if wanted >= TOKENS_MIN:
             self.load = _mean(self._load_price(now), seconds / max(tokens, TOKENS_MIN))
