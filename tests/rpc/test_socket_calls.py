@@ -242,6 +242,7 @@ def test_a_session_that_is_over_can_call_no_more(stub: Stub, server: Server) -> 
 def test_a_close_that_nobody_waits_for_is_done_before_the_next_call(
     stub: Stub, server: Server
 ) -> None:
+    stub.Match(match(b"a"), timeout=SECONDS)  # by a socket, as what is to be closed was opened
     for number in range(20):
         stub.post_close(pb.CloseRequest(handles=[b"%d" % number]), timeout=SECONDS)
         stub.Match(match(b"a"), timeout=SECONDS)
