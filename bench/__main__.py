@@ -41,6 +41,7 @@ BENCHES = {
     "index": "a conductor's index of 10,000,000 blocks: queries/s (500,000), bytes (at most 24)",
     "schedule": "requests that a conductor of 1,000 nodes decides a second (10,000), p99 (1 ms)",
     "route": "real engines' TTFT and hit rate by Schedule, against round-robin (at most 1.0)",
+    "servers": "vLLM servers' TTFT and hit rate by Schedule, against round-robin (at most 1.0)",
     "serve": "RSS after 10,000 requests of 64 clients through a gateway, none lost (at most 1.10)",
     "codec": "what codecs do to a model's next token, and cost; none must change none (1.0)",
     "goodput": "simulated requests/s in time, against nine policies at their best (at least 1.05)",

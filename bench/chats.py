@@ -8,7 +8,7 @@ known beforehand and requests come when they come, whoever is done with what.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -65,6 +65,18 @@ def load(shape: Shape, seed: int) -> list[Coming]:
     found.sort(key=lambda one: one.at)
     start = found[0].at
     return [Coming(one.at - start, one.request) for one in found]
+
+
+def reworded(coming: Sequence[Coming], seed: int, vocabulary: int) -> list[Coming]:
+    """The same requests in other words, so that nothing is found of what came before: each word
+    stands for another throughout, and the requests have other ids."""
+    words = np.arange(vocabulary)
+    words[FIRST_WORD_ID:] = np.random.default_rng(seed).permutation(words[FIRST_WORD_ID:])
+    return [
+        Coming(one.at, replace(one.request, id=f"{one.request.id} in words {seed}",
+                               prompt=tuple(words[list(one.request.prompt)].tolist())))
+        for one in coming
+    ]  # fmt: skip
 
 
 def at_rate(coming: Sequence[Coming], rate: float) -> list[Coming]:

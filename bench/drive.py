@@ -90,6 +90,16 @@ class RoundRobin:
         return pb.ScheduleReply(prefill=prefill, decode=decode, split=split)
 
 
+class Nobody:
+    """Says of no request where it is to run: each goes to the next engine, which does all of it."""
+
+    def give_up(self, request: pb.ScheduleRequest) -> None:
+        """Nothing is counted."""
+
+    def schedule(self, request: pb.ScheduleRequest) -> pb.ScheduleReply | None:
+        return None
+
+
 def drive(
     fleet: Fleet,
     planner: Planner,
@@ -130,14 +140,10 @@ def in_turn(fleet: Fleet, planner: Planner, coming: Sequence[Coming], together: 
 
 
 def reference(fleet: Fleet, coming: Sequence[Coming]) -> Answers:
-    """What one engine alone answers, without the pool."""
+    """What one engine alone answers, which finds nothing of it anywhere."""
     everybody = [one for some in fleet.addresses.values() for one in some]
-    dispatcher = Dispatcher(RoundRobin(fleet), One(fleet.spec), everybody, OPEN)
-    alone = [
-        Request(f"{one.request.id} alone", one.request.prompt, one.request.max_new_tokens,
-                one.request.ignore_eos, without_pool=True)
-        for one in coming
-    ]  # fmt: skip
+    dispatcher = Dispatcher(Nobody(), One(fleet.spec), everybody, OPEN)
+    alone = [fleet.kind.alone(one.request) for one in coming]
     with ThreadPoolExecutor(_EVERYBODY) as callers:
         outcomes = list(callers.map(dispatcher.run, alone))
     dispatcher.close()

@@ -2,6 +2,7 @@
 them, and engines that report to all of those. Nothing is simulated; all of it goes with the block.
 
 Each engine has the memory of one node; with as many nodes as engines, each has a host of its own.
+Engines are ours where no others are given.
 """
 
 from __future__ import annotations
@@ -9,20 +10,23 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 
 from kvstore.cli.stack import STOP_SECONDS, Child
 from kvstore.config import OPEN
-from kvstore.engine.namespace import spec_of
+from kvstore.gateway.request import Request
 from kvstore.rpc.channel import open_channel
+from kvstore.spec import KVSpec
+from kvstore.wire.v1 import admin_pb2, admin_pb2_grpc, conductor_pb2_grpc
 from kvstore.wire.v1 import conductor_pb2 as pb
-from kvstore.wire.v1 import conductor_pb2_grpc
 
 KNOWN_SECONDS = 60.0  # until every conductor knows every engine: far more than it takes
 _LOOK_SECONDS = 0.05
@@ -39,18 +43,77 @@ class Plan:
     conductors: int = 2
     dram: tuple[str, ...] = ("48MiB",)  # of each node, again from the start if they are more
     slab: str = "8MiB"
-    pages: int = 160  # of each engine
+    pages: int = 160  # of each engine, of 64 tokens
     elastic: bool = False  # they can switch
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One engine's place in a fleet, and what it is told."""
+
+    name: str
+    role: str  # prefill or decode
+    home: Path  # the directory of its node
+    model: Path
+    told: Sequence[str]  # conductors, and whoever else hears what those hear
+    log: Path  # the directory for it
+    plan: Plan
+
+
+class Engine(Protocol):
+    """A process, as `Child` is."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def exited(self) -> int | None: ...
+    def start(self) -> None: ...
+    def wait_ready(self) -> None: ...
+    def stop(self) -> None: ...
+    def reap(self, deadline: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Of engines."""
+
+    engine: Callable[[Seat], Engine]
+    alone: Callable[[Request], Request]  # the same, and an engine finds nothing of it anywhere
+    remembers: bool  # it has a cache of its own, whatever becomes of nodes
+
+
+def _ours(seat: Seat) -> Engine:
+    does = f"elastic={seat.role}" if seat.plan.elastic else seat.role
+    at = ["--dir", os.fspath(seat.home), "--model", os.fspath(seat.model), "--role", does]
+    sizes = ["--threads", "1", "--pages", str(seat.plan.pages)]
+    where = [f"--conductor={one}" for one in seat.told]
+    return Child(seat.name, ["engine", *at, *sizes, *where], seat.log)
+
+
+def _without_pool(request: Request) -> Request:
+    return replace(request, id=f"{request.id} alone", without_pool=True)
+
+
+OURS = Kind(_ours, _without_pool, remembers=False)
 
 
 class Fleet:
     """Made by `running`."""
 
+    spec: KVSpec  # of the engines' blocks, once it has started
+
     def __init__(
-        self, directory: Path, model: Path, plan: Plan, listeners: Sequence[str] = ()
+        self,
+        directory: Path,
+        model: Path,
+        plan: Plan,
+        listeners: Sequence[str] = (),
+        kind: Kind = OURS,
     ) -> None:
         """`listeners` are told by engines what conductors are told."""
-        self.plan, self.spec = plan, spec_of(model)
+        self.plan, self.kind = plan, kind
         shared = ["--metadata", os.fspath(directory / "pool.db")]
         homes = [directory / f"n{number}" for number in range(plan.nodes)]
         for home in homes:
@@ -66,7 +129,7 @@ class Fleet:
         ]
         self._directory, self._homes, self._model = directory, homes, model
         self._listeners = listeners
-        self.engines: dict[str, list[Child]] = {}  # by role
+        self.engines: dict[str, list[Engine]] = {}  # by role
 
     @property
     def addresses(self) -> dict[str, list[str]]:
@@ -81,16 +144,16 @@ class Fleet:
     def start(self) -> None:
         """Returns when all serve and every conductor knows every engine."""
         _begin([*self.nodes, *self.conductors])
-        where = [f"--conductor={one}" for one in (*self.told, *self._listeners)]
-        sizes = ["--threads", "1", "--pages", str(self.plan.pages)]
+        told = (*self.told, *self._listeners)
         roles = ["prefill"] * self.plan.prefills + ["decode"] * self.plan.decodes
         for number, role in enumerate(roles):
             home = self._homes[number % len(self._homes)]
-            does = f"elastic={role}" if self.plan.elastic else role
-            at = ["--dir", os.fspath(home), "--model", os.fspath(self._model), "--role", does]
-            child = Child(f"{role}-{number}", ["engine", *at, *sizes, *where], self._directory)
-            self.engines.setdefault(role, []).append(child)
+            name, log = f"{role}-{number}", self._directory
+            one = self.kind.engine(Seat(name, role, home, self._model, told, log, self.plan))
+            self.engines.setdefault(role, []).append(one)
         _begin([one for some in self.engines.values() for one in some])
+        self._wait(lambda: self._specs() != [], "no engine has named its blocks")
+        (self.spec,) = self._specs()
         self.wait_known()
 
     def refresh(self) -> None:
@@ -104,7 +167,10 @@ class Fleet:
         wanted = {one for some in self.addresses.values() for one in some}
         for child in self.conductors:
             if child.exited is None:
-                self._wait(lambda child=child: self._named(child.address) >= wanted)
+                self._wait(
+                    lambda child=child: self._named(child.address) >= wanted,
+                    "a conductor does not know all engines",
+                )
 
     def kill(self, child: Child) -> None:
         os.kill(child.pid, signal.SIGKILL)
@@ -128,20 +194,34 @@ class Fleet:
                 found |= {reply.plan.prefill.address, reply.plan.decode.address}
         return found
 
-    def _wait(self, so: Callable[[], bool]) -> None:
+    def _specs(self) -> list[KVSpec]:
+        """What engines have named their blocks by, at any node."""
+        found: set[str] = set()
+        for one in self.nodes:
+            with open_channel(one.address, OPEN) as channel:
+                stats = admin_pb2_grpc.AdminStub(channel).Stats
+                said = stats(admin_pb2.StatsRequest(), timeout=KNOWN_SECONDS)
+            found |= {space.spec for space in said.namespaces}
+        return [KVSpec.parse(one) for one in found]
+
+    def _wait(self, so: Callable[[], bool], why: str) -> None:
         deadline = time.monotonic() + KNOWN_SECONDS
         while not so():
             if time.monotonic() > deadline:
-                raise RuntimeError("a conductor does not know all engines")
+                raise RuntimeError(why)
             time.sleep(_LOOK_SECONDS)
 
 
 @contextmanager
 def running(
-    directory: Path, model: Path, plan: Plan, listeners: Sequence[str] = ()
+    directory: Path,
+    model: Path,
+    plan: Plan,
+    listeners: Sequence[str] = (),
+    kind: Kind = OURS,
 ) -> Iterator[Fleet]:
     """Stopped on any way out."""
-    fleet = Fleet(directory, model, plan, listeners)
+    fleet = Fleet(directory, model, plan, listeners, kind)
     try:
         fleet.start()
         yield fleet
@@ -153,16 +233,22 @@ def _node(home: Path, dram: str, slab: str) -> list[str]:
     return ["node", "--dir", os.fspath(home), "--dram", dram, "--slab", slab]
 
 
-def _begin(children: Sequence[Child]) -> None:
+def _begin(children: Sequence[Engine]) -> None:
     for one in children:
         one.start()
     for one in children:
         one.wait_ready()
 
 
-def _end(children: Sequence[Child]) -> None:
+def _end(children: Sequence[Engine]) -> None:
     deadline = time.monotonic() + STOP_SECONDS
     for one in children:
         one.stop()
     for one in children:
         one.reap(deadline)
+
+
+def free_port() -> int:
+    """Of loopback, for who cannot be told to take any."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])

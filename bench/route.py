@@ -7,7 +7,8 @@ engines. What differs is who prefills, who decodes, and in which order prompts a
 from other nodes is the same. Requests come at a share of the rate at which these engines compute
 every prompt anew, so that a slow machine is as busy as a quick one. Every answer is compared with
 that of an engine alone. At last the load is run by `Schedule` once more, and the conductor that is
-asked is killed halfway.
+asked is killed halfway. Engines with a cache of their own are sent it in other words each time:
+then that is as empty as nodes are.
 
 The planner's simulator is held against each of the rounds by `Schedule`: with what was measured in
 the first half of a round, what does it say of the second? It is given the costs that engines
@@ -32,7 +33,7 @@ from bench.chats import Coming
 from bench.drive import Answers, Ran, RoundRobin, drive, reference
 from bench.engine import VOCAB
 from bench.engine import Shape as Model
-from bench.fleet import Fleet, Plan, running
+from bench.fleet import OURS, Fleet, Kind, Plan, running
 from bench.foretold import Foretold, foretell
 from bench.listening import Listener, listening
 from bench.report import Goal, Report, Row
@@ -74,26 +75,54 @@ class Round:
     foretold: SecondHalf | None  # None: the simulator was not asked
 
 
-def run(runs: int, say: Say, sizes: Sizes | None = None, foretold: bool = True) -> Report:
+class Load:
+    """What is sent: the same again and again, or in other words each time."""
+
+    def __init__(self, fleet: Fleet, sizes: Sizes) -> None:
+        self._fleet, self._vocabulary = fleet, sizes.load.vocabulary
+        self._coming = chats.load(sizes.load, seed=1)
+        since = time.monotonic()
+        self.answers = reference(fleet, self._coming)
+        self.rate = sizes.busy * len(self._coming) / (time.monotonic() - since)
+        self._coming, self._times = chats.at_rate(self._coming, self.rate), 0
+
+    def __len__(self) -> int:
+        return len(self._coming)
+
+    def next(self) -> Sequence[Coming]:
+        """To nodes that have nothing yet."""
+        self._fleet.refresh()
+        self._times += 1
+        if not self._fleet.kind.remembers:
+            return self._coming
+        said = chats.reworded(self._coming, self._times, self._vocabulary)
+        self.answers |= reference(self._fleet, said)
+        self._fleet.refresh()
+        return said
+
+    @property
+    def hit_share_max(self) -> float:
+        return chats.hit_share_max(self._coming, self._fleet.spec.groups[0].block_tokens)
+
+
+def run(
+    runs: int, say: Say, sizes: Sizes | None = None, foretold: bool = True, kind: Kind = OURS
+) -> Report:
     sizes = sizes or Sizes()
-    coming = chats.load(sizes.load, seed=1)
     with tempfile.TemporaryDirectory(prefix="mp") as scratch, listening() as listener:
         folder = sizes.model.make(Path(scratch) / "model")
         say(f"starting {sizes.plan.nodes} nodes, and engines")
-        with running(Path(scratch) / "fleet", folder, sizes.plan, [listener.address]) as fleet:
-            say(f"{len(coming)} requests by one engine alone")
-            since = time.monotonic()
-            answers = reference(fleet, coming)
-            rate = sizes.busy * len(coming) / (time.monotonic() - since)
-            say(f"{rate:.3g} requests a second are sent")
-            coming = chats.at_rate(coming, rate)
-            done = [_round(fleet, listener, coming, sizes, foretold, say) for _ in range(runs)]
+        home = Path(scratch) / "fleet"
+        with running(home, folder, sizes.plan, [listener.address], kind) as fleet:
+            say("requests by one engine alone")
+            load = Load(fleet, sizes)
+            say(f"of {len(load)} requests {load.rate:.3g} a second are sent")
+            done = [_round(fleet, listener, load, sizes, foretold, say) for _ in range(runs)]
             say("once more, and a conductor is killed halfway")
-            fleet.refresh()
-            killed = with_a_conductor_killed(fleet, coming)
-    also = {"hit_share_max": chats.hit_share_max(coming, fleet.spec.groups[0].block_tokens)}
-    told: dict[str, Any] = asdict(sizes) | {"requests": len(coming), "rate": round(rate, 3)}
-    rows = [*_compared(done, told, also), _lost(done, killed, answers, told)]
+            killed = with_a_conductor_killed(fleet, load.next())
+    also = {"hit_share_max": load.hit_share_max}
+    told: dict[str, Any] = asdict(sizes) | {"requests": len(load), "rate": round(load.rate, 3)}
+    rows = [*_compared(done, told, also), _lost(done, killed, load.answers, told)]
     if foretold:
         rows += _off(done, told)
     return Report(
@@ -122,18 +151,16 @@ def with_a_conductor_killed(fleet: Fleet, coming: Sequence[Coming]) -> Ran:
 def _round(
     fleet: Fleet,
     listener: Listener,
-    coming: Sequence[Coming],
+    load: Load,
     sizes: Sizes,
     foretold: bool,
     say: Say,
 ) -> Round:
-    fleet.refresh()
-    half = len(coming) // 2
+    coming, half = load.next(), len(load) // 2
     with Conductors(fleet.told, OPEN) as conductors:
         since = time.monotonic()
         ours = drive(fleet, conductors, coming)
-    fleet.refresh()
-    others = drive(fleet, RoundRobin(fleet), coming)
+    others = drive(fleet, RoundRobin(fleet), load.next())
     for name, ran in (("Schedule", ours), ("round-robin", others)):
         say(
             f"by {name}: hit rate {ran.hit_share:.3f}, TTFT {1e3 * ran.ttft_seconds:.0f} ms, "

@@ -57,6 +57,19 @@ def test_a_load_is_sent_at_any_rate_and_stays_what_it_is() -> None:
     assert slow[9].at / slow[-1].at == pytest.approx(load[9].at / load[-1].at)
 
 
+def test_a_load_in_other_words_finds_nothing_of_the_first_and_as_much_of_itself() -> None:
+    shape = chats.Shape()
+    load = chats.load(shape, seed=4)
+    other = chats.reworded(load, 1, shape.vocabulary)
+    for one, two in zip(load, other, strict=True):
+        assert one.at == two.at and len(one.request.prompt) == len(two.request.prompt)
+        assert one.request.prompt[:64] != two.request.prompt[:64]
+    assert chats.hit_share_max(other, 64) == chats.hit_share_max(load, 64)
+    both = [*load, *(replace(one, at=one.at + load[-1].at) for one in other)]
+    assert chats.hit_share_max(both, 64) == pytest.approx(chats.hit_share_max(load, 64))
+    assert {one.request.id for one in load}.isdisjoint(one.request.id for one in other)
+
+
 def test_what_the_first_half_took_beside_what_was_simulated_is_expected_of_the_second() -> None:
     coming = chats.load(SMALL.load, seed=1)
     half = len(coming) // 2

