@@ -22,11 +22,12 @@ import grpc
 
 from kvstore.cli.stack import STOP_SECONDS, Child
 from kvstore.config import OPEN
+from kvstore.engine.namespace import spec_of
 from kvstore.gateway.request import Request
 from kvstore.rpc.channel import open_channel
 from kvstore.spec import KVSpec
-from kvstore.wire.v1 import admin_pb2, admin_pb2_grpc, conductor_pb2_grpc
 from kvstore.wire.v1 import conductor_pb2 as pb
+from kvstore.wire.v1 import conductor_pb2_grpc
 
 KNOWN_SECONDS = 60.0  # until every conductor knows every engine: far more than it takes
 _LOOK_SECONDS = 0.05
@@ -80,6 +81,7 @@ class Kind:
     """Of engines."""
 
     engine: Callable[[Seat], Engine]
+    specs: Callable[[Fleet], list[KVSpec]]  # of blocks; none before engines have named them
     alone: Callable[[Request], Request]  # the same, and an engine finds nothing of it anywhere
     remembers: bool  # it has a cache of its own, whatever becomes of nodes
 
@@ -96,7 +98,11 @@ def _without_pool(request: Request) -> Request:
     return replace(request, id=f"{request.id} alone", without_pool=True)
 
 
-OURS = Kind(_ours, _without_pool, remembers=False)
+def _specs(fleet: Fleet) -> list[KVSpec]:
+    return [spec_of(fleet.model)]
+
+
+OURS = Kind(_ours, _specs, _without_pool, remembers=False)
 
 
 class Fleet:
@@ -127,7 +133,7 @@ class Fleet:
             Child(f"c{number}", ["conductor", *shared], directory)
             for number in range(plan.conductors)
         ]
-        self._directory, self._homes, self._model = directory, homes, model
+        self._directory, self._homes, self.model = directory, homes, model
         self._listeners = listeners
         self.engines: dict[str, list[Engine]] = {}  # by role
 
@@ -149,11 +155,11 @@ class Fleet:
         for number, role in enumerate(roles):
             home = self._homes[number % len(self._homes)]
             name, log = f"{role}-{number}", self._directory
-            one = self.kind.engine(Seat(name, role, home, self._model, told, log, self.plan))
+            one = self.kind.engine(Seat(name, role, home, self.model, told, log, self.plan))
             self.engines.setdefault(role, []).append(one)
         _begin([one for some in self.engines.values() for one in some])
-        self._wait(lambda: self._specs() != [], "no engine has named its blocks")
-        (self.spec,) = self._specs()
+        self.wait(lambda: self.kind.specs(self) != [], "no engine has named its blocks")
+        (self.spec,) = self.kind.specs(self)
         self.wait_known()
 
     def refresh(self) -> None:
@@ -167,7 +173,7 @@ class Fleet:
         wanted = {one for some in self.addresses.values() for one in some}
         for child in self.conductors:
             if child.exited is None:
-                self._wait(
+                self.wait(
                     lambda child=child: self._named(child.address) >= wanted,
                     "a conductor does not know all engines",
                 )
@@ -194,17 +200,7 @@ class Fleet:
                 found |= {reply.plan.prefill.address, reply.plan.decode.address}
         return found
 
-    def _specs(self) -> list[KVSpec]:
-        """What engines have named their blocks by, at any node."""
-        found: set[str] = set()
-        for one in self.nodes:
-            with open_channel(one.address, OPEN) as channel:
-                stats = admin_pb2_grpc.AdminStub(channel).Stats
-                said = stats(admin_pb2.StatsRequest(), timeout=KNOWN_SECONDS)
-            found |= {space.spec for space in said.namespaces}
-        return [KVSpec.parse(one) for one in found]
-
-    def _wait(self, so: Callable[[], bool], why: str) -> None:
+    def wait(self, so: Callable[[], bool], why: str) -> None:
         deadline = time.monotonic() + KNOWN_SECONDS
         while not so():
             if time.monotonic() > deadline:

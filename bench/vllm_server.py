@@ -15,12 +15,17 @@ import urllib.request
 from contextlib import suppress
 from dataclasses import replace
 
-from bench.fleet import Kind, Seat, free_port
+from bench.fleet import Fleet, Kind, Seat, free_port
 from bench.guest import CONNECTOR, ENVIRONMENT, LOG_CHARACTERS, OPTIONS, PYTHON, ROOT, NotInstalled
+from kvstore.config import OPEN
 from kvstore.engine.core import EngineSettings
 from kvstore.gateway.request import Request
+from kvstore.rpc.channel import open_channel
+from kvstore.spec import KVSpec
+from kvstore.wire.v1 import admin_pb2, admin_pb2_grpc
 
 READY_SECONDS = 300.0  # 40 on two free cores
+CALL_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 
 
@@ -90,7 +95,18 @@ def salted(request: Request) -> Request:
     return replace(request, id=f"{request.id} alone", salt=f"{request.id} alone")
 
 
-SERVERS = Kind(VLLMServer, salted, remembers=True)
+def named(fleet: Fleet) -> list[KVSpec]:
+    """By servers, at any node: only they know it whole."""
+    found: set[str] = set()
+    for one in fleet.nodes:
+        with open_channel(one.address, OPEN) as channel:
+            stats = admin_pb2_grpc.AdminStub(channel).Stats
+            said = stats(admin_pb2.StatsRequest(), timeout=CALL_SECONDS)
+        found |= {space.spec for space in said.namespaces}
+    return [KVSpec.parse(one) for one in found]
+
+
+SERVERS = Kind(VLLMServer, named, salted, remembers=True)
 
 
 def _options(seat: Seat, port: int) -> list[str]:
