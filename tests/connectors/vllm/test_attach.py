@@ -140,4 +140,4 @@ def test_reasons_add_up_to_vllm_s_counters_and_the_gain_is_what_a_pool_then_brin
     assert again["pool"]["found"] == found
     assert again["pool"]["tokens"] == pytest.approx(found, rel=0.1)
     # Side by side no two runs are in one order, and which single blocks are answers' is less clear.
-    assert crowd["pool"]["tokens"] == pytest.approx(found_crowded, rel=0.2)
+    assert crowd["pool"]["tokens"] == pytest.approx(found_crowded, rel=0.3)
