@@ -303,10 +303,14 @@ class Dispatcher:
 
 
 def _decodes_itself(plan: Plan) -> bool:
-    """Whether who is to prefill it is sent all of it: nobody else is there that could follow."""
+    """Whether who is to prefill it is sent all of it: nobody else is there that could follow. Of
+    servers nobody could who is not told at which node it is stored."""
     prefill, decode = plan.prefill.address, plan.decode.address
-    both = speaks_http(prefill) == speaks_http(decode)
-    follows = both and not (speaks_sglang(prefill) or speaks_sglang(decode))
+    if speaks_http(prefill):
+        follows = speaks_http(decode) and bool(plan.prefill.node_id)
+    else:
+        follows = not speaks_http(decode)
+    follows &= not (speaks_sglang(prefill) or speaks_sglang(decode))
     return not decode or prefill == decode or not follows
 
 

@@ -36,6 +36,7 @@ class Prefill:
         self.hand_off = pb.HandOff(name=uuid.uuid4().hex, node_id=place.node_id)
         self._body = vllm.prefill_body(wanted, self.hand_off.name, adapter)
         self._adapter, self._headers = adapter, vllm.headers_of(place)
+        self._tokens = len(wanted.prompt)
         if parent := traces.traceparent():
             self._headers[traces.KEY] = parent
         self._taken, self._over = threading.Event(), threading.Event()
@@ -79,7 +80,8 @@ class Prefill:
                 for event in call.events():
                     if "error" in event:
                         raise failure_of(self.address, event["error"])
-                    if (cached := vllm.cached_of(event)) is not None:
+                    cached = vllm.cached_of(event)
+                    if cached is not None and cached <= self._tokens:
                         self._cached = cached
         except KVStoreError as error:
             self._error = error

@@ -99,6 +99,23 @@ def test_a_prompt_of_which_nearly_all_is_in_the_pool_is_decoded_alone(
     assert ("follow" in said(decode)) == follows
 
 
+def test_nobody_follows_who_is_not_told_where_it_is_stored() -> None:
+    """As by a conductor of before that was said."""
+    prefill, other = Double(ANSWER), Double(ANSWER)
+    with serving(prefill, other):
+        outcome = run(engine_doubles.Planner(prefill.address, other.address))
+    assert outcome.tokens == TOKENS and outcome.engines == [prefill.address]
+    assert "hand_off" not in said(prefill) and not other.asked
+
+
+def test_more_than_its_prompt_is_not_believed_to_be_found_by_a_prefill() -> None:
+    prefill = Double((told([7], "length"), used(1 << 40), DONE))
+    decode = Double(ANSWER)
+    with serving(prefill, decode):
+        outcome = run(Planner(prefill.address, decode.address))
+    assert outcome.tokens == TOKENS and outcome.untold
+
+
 @pytest.mark.parametrize("kinds", [("http", "sglang"), ("sglang", "http"), ("http", "")])
 def test_servers_that_cannot_meet_are_not_both_sent_a_prompt(kinds: tuple[str, str]) -> None:
     """The one that is to prefill it has all of it."""
