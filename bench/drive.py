@@ -71,8 +71,11 @@ class RoundRobin:
     """The next engine to prefill, and the next to decode, whatever anybody has."""
 
     def __init__(self, fleet: Fleet) -> None:
+        nodes = fleet.node_ids()
         places = {
-            role: itertools.cycle([pb.ScheduleReply.Place(address=one) for one in addresses])
+            role: itertools.cycle(
+                [pb.ScheduleReply.Place(address=one, node_id=nodes[one]) for one in addresses]
+            )
             for role, addresses in fleet.addresses.items()
         }
         self._prefills, self._decodes = places["prefill"], places["decode"]

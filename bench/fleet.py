@@ -26,8 +26,8 @@ from kvstore.engine.namespace import spec_of
 from kvstore.gateway.request import Request
 from kvstore.rpc.channel import open_channel
 from kvstore.spec import KVSpec
+from kvstore.wire.v1 import admin_pb2, admin_pb2_grpc, conductor_pb2_grpc
 from kvstore.wire.v1 import conductor_pb2 as pb
-from kvstore.wire.v1 import conductor_pb2_grpc
 
 KNOWN_SECONDS = 60.0  # until every conductor knows every engine: far more than it takes
 _LOOK_SECONDS = 0.05
@@ -136,11 +136,27 @@ class Fleet:
         self._directory, self._homes, self.model = directory, homes, model
         self._listeners = listeners
         self.engines: dict[str, list[Engine]] = {}  # by role
+        self._at: list[tuple[Engine, Child]] = []  # each with its node
 
     @property
     def addresses(self) -> dict[str, list[str]]:
         """Of engines, by role."""
         return {role: [one.address for one in some] for role, some in self.engines.items()}
+
+    def stats(self) -> list[admin_pb2.StatsReply]:
+        """What nodes say of themselves."""
+        found = []
+        for one in self.nodes:
+            with open_channel(one.address, OPEN) as channel:
+                stats = admin_pb2_grpc.AdminStub(channel).Stats
+                found.append(stats(admin_pb2.StatsRequest(), timeout=KNOWN_SECONDS))
+        return found
+
+    def node_ids(self) -> dict[str, str]:
+        """Of engines' nodes, by the engine's address."""
+        said = zip(self.nodes, self.stats(), strict=True)
+        named = {node.address: stats.node_id for node, stats in said}
+        return {engine.address: named[node.address] for engine, node in self._at}
 
     @property
     def told(self) -> list[str]:
@@ -157,6 +173,7 @@ class Fleet:
             name, log = f"{role}-{number}", self._directory
             one = self.kind.engine(Seat(name, role, home, self.model, told, log, self.plan))
             self.engines.setdefault(role, []).append(one)
+            self._at.append((one, self.nodes[number % len(self.nodes)]))
         _begin([one for some in self.engines.values() for one in some])
         self.wait(lambda: self.kind.specs(self) != [], "no engine has named its blocks")
         (self.spec,) = self.kind.specs(self)

@@ -17,15 +17,11 @@ from dataclasses import replace
 
 from bench.fleet import Fleet, Kind, Seat, free_port
 from bench.guest import CONNECTOR, ENVIRONMENT, LOG_CHARACTERS, OPTIONS, PYTHON, ROOT, NotInstalled
-from kvstore.config import OPEN
 from kvstore.engine.core import EngineSettings
 from kvstore.gateway.request import Request
-from kvstore.rpc.channel import open_channel
 from kvstore.spec import KVSpec
-from kvstore.wire.v1 import admin_pb2, admin_pb2_grpc
 
 READY_SECONDS = 300.0  # 40 on two free cores
-CALL_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 
 
@@ -97,12 +93,7 @@ def salted(request: Request) -> Request:
 
 def named(fleet: Fleet) -> list[KVSpec]:
     """By servers, at any node: only they know it whole."""
-    found: set[str] = set()
-    for one in fleet.nodes:
-        with open_channel(one.address, OPEN) as channel:
-            stats = admin_pb2_grpc.AdminStub(channel).Stats
-            said = stats(admin_pb2.StatsRequest(), timeout=CALL_SECONDS)
-        found |= {space.spec for space in said.namespaces}
+    found = {space.spec for node in fleet.stats() for space in node.namespaces}
     return [KVSpec.parse(one) for one in found]
 
 
