@@ -18,8 +18,9 @@ from typing import Any
 
 from kvstore import traces
 from kvstore.clock import SystemClock
+from kvstore.conductor.choices import RULES
 from kvstore.conductor.pool import Pool
-from kvstore.conductor.scheduler import RULES, Scheduler
+from kvstore.conductor.scheduler import Scheduler
 from kvstore.conductor.service import ConductorService
 from kvstore.config import ConductorConfig, Credentials
 from kvstore.errors import ConfigError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +35,21 @@ class Ask:
     client: str = ""  # whose it is, of the caller's clients
     max_new_tokens: int = 0  # that it is given; 0: nobody knows
     not_at: frozenset[str] = frozenset()  # addresses of engines that are not to prefill it
+    as_many_as_fit: bool = False  # an engine that has place for fewer new tokens gives those
 
     @property
     def whole(self) -> int:
-        """Tokens of KV that it may come to."""
-        return self.tokens + self.max_new_tokens
+        """Tokens of KV that it may come to; where that may be cut, with one of its answer."""
+        return self.tokens + max(self.max_new_tokens, int(self.as_many_as_fit))
+
+    @property
+    def may_be_cut(self) -> bool:
+        return self.as_many_as_fit and self.max_new_tokens > 1
+
+    @property
+    def cut(self) -> Ask:
+        """The same for an answer that ends where there is no more place for it."""
+        return replace(self, max_new_tokens=0)
 
 
 @dataclass(slots=True)  # frozen, each took 2 us more to make
@@ -65,6 +75,7 @@ class Decision:
     step: float = 0.0  # seconds of a decode step with it
     ttft: float = 0.0  # the target
     size: float = 0.0  # bytes of its KV that are not in the memory of who decodes
+    whole: int = 0  # tokens of KV that it may come to, where it is yet to find room for them
     # Seconds by which its turn comes sooner than it waited, as its client has had little.
     ahead: float = 0.0
     had: bool = False  # it has counted as what its client had, now or when it was sent before
@@ -77,6 +88,11 @@ class Decision:
         if self.row is not None or self.rows is None or not len(self.rows):
             return self.row
         return tuple(self.rows[0].tolist())
+
+    @property
+    def fits_nowhere(self) -> bool:
+        """It is refused, and not for want of time or of room that others have now."""
+        return self.refusal is not None and not self.ttft and self.decode is None
 
     def or_raise(self) -> Decision:
         """Itself, unless it is refused. What is raised is another each time: one that was raised
@@ -108,7 +124,7 @@ def _too_large(ask: Ask, does: str, needs: int, largest: Largest, now: float) ->
     """No engine that does this now has place for so many tokens of KV."""
     if not largest.now:
         return Unavailable(f"no engine of yours {does}s this namespace and group", NOBODY_MS)
-    answer = f" and an answer of {ask.max_new_tokens} at most" if needs > ask.tokens else ""
+    answer = f" and an answer of {needs - ask.tokens} at most" if needs > ask.tokens else ""
     if needs <= (lately := largest.lately(now)):
         return Overloaded(
             f"a prompt of {ask.tokens} tokens{answer}: no engine that {does}s now has room for "

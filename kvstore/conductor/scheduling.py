@@ -243,4 +243,5 @@ class SchedulingService(conductor_pb2_grpc.ConductorServicer):
             client=request.client,
             max_new_tokens=request.max_new_tokens,
             not_at=frozenset(request.not_at),
+            as_many_as_fit=request.as_many_as_fit,
         )

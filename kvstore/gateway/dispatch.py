@@ -175,7 +175,7 @@ class Dispatcher:
         if asked is None:
             return None
         try:
-            plan = self._scheduled(run.request, asked.ask)
+            plan = self._planner.schedule(asked.ask)
         except Overloaded:
             if run.failures == 1:
                 raise
@@ -189,15 +189,6 @@ class Dispatcher:
         whole = plan.prefill if _decodes_itself(plan) else plan.decode
         self._known.learn(whole.address)
         return plan
-
-    def _scheduled(self, request: Request, ask: Ask) -> Plan | None:
-        try:
-            return self._planner.schedule(ask)
-        except Invalid:
-            if not (request.as_many_as_fit and ask.max_new_tokens):
-                raise
-            ask.max_new_tokens = 0  # there is no room for so many: its answer is what there is
-            return self._planner.schedule(ask)
 
     def _follow(self, run: Run, asked: Asked | None, plan: Plan | None, gone: set[str]) -> None:
         """Once a token came its engine has it, and says itself what comes of it; before that it may

@@ -59,6 +59,7 @@ class Space:
             client=request.client,
             # Else engines were refused for room that its answer need not have.
             max_new_tokens=0 if request.open_ended else request.max_new_tokens,
+            as_many_as_fit=request.as_many_as_fit,
         )
 
     def _hashes(self, request: Request) -> Sequence[bytes]:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from kvstore.conductor.choices import RULES
 from kvstore.conductor.crews import Whose
 from kvstore.conductor.decision import Ask, Decision
 from kvstore.conductor.engines import Engine
 from kvstore.conductor.facts import Facts
 from kvstore.conductor.in_flight import InFlight
 from kvstore.conductor.index import PoolIndex
-from kvstore.conductor.scheduler import RULES, Scheduler
+from kvstore.conductor.scheduler import Scheduler
 from kvstore.conductor.table import Table
 from kvstore.core.cost import DecodeCost, PrefillCost, TransferCost
 from kvstore.core.fingerprints import IN_DRAM, Prints

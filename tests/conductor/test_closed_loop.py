@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
+from kvstore.conductor.choices import RULES
 from kvstore.conductor.decision import Ask
 from kvstore.conductor.explained import reply_of
 from kvstore.conductor.index import PoolIndex
 from kvstore.conductor.reports import Reporter
-from kvstore.conductor.scheduler import RULES, Scheduler
+from kvstore.conductor.scheduler import Scheduler
 from kvstore.conductor.table import Table
 from kvstore.core.fit import Error
 from kvstore.errors import Overloaded

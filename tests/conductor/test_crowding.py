@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvstore.conductor.scheduler import LOOK_SECONDS
+from kvstore.conductor.choices import LOOK_SECONDS
 from kvstore.core.cost import PrefillCost
 from kvstore.core.fingerprints import IN_DRAM, ON_SSD, Prints
 from kvstore.kernels.fleet import LATELY_SECONDS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kvstore.conductor.choices import RULES
 from kvstore.conductor.engines import SSD_SECONDS, Crew
-from kvstore.conductor.scheduler import RULES
 from kvstore.core.cost import PrefillCost, TransferCost
 from kvstore.kernels.fleet import prefill_seconds
 from tests.conductor.crews import facts

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from kvstore.conductor.choices import RULES
 from kvstore.conductor.explained import explain, reply_of, sentence_of
 from kvstore.conductor.in_flight import NO_PRINTS
-from kvstore.conductor.scheduler import RULES
 from kvstore.core.cost import TransferCost
 from kvstore.core.fingerprints import ON_SSD
 from kvstore.errors import Overloaded

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from kvstore.conductor.choices import RULES
 from kvstore.conductor.giving_up import give_up
-from kvstore.conductor.scheduler import RULES
 from kvstore.errors import Invalid
 from kvstore.limits import REPORT_REQUESTS_MAX, SENT_SECONDS
 from kvstore.wire.v1 import conductor_pb2 as pb

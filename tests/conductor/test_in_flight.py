@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstore.conductor.choices import RULES
 from kvstore.conductor.engines import Crew, Engine
 from kvstore.conductor.in_flight import Stage
 from kvstore.conductor.room import Parked
-from kvstore.conductor.scheduler import RULES
 from kvstore.core.turns import Places
 from kvstore.kernels import decision as loops
 from kvstore.kernels import expected

@@ -115,20 +115,23 @@ def test_what_nobody_can_prefill_is_wrong_and_may_be_asked_again_where_one_left(
 
 def test_what_only_one_that_left_lately_could_decode_waits_for_it_as_long_as_it_may() -> None:
     rig = Rig()
-    rig.engine("small", prefill=None, room_tokens=2_000)
+    small = rig.engine("small", prefill=None, room_tokens=2_000)
     large = rig.engine("large", prefill=None, room_tokens=9_000)
     rig.engine("prefills", decode=None)
-    rig.schedule("r", tokens=3_000)
+    long = {"tokens": 1_500, "max_new_tokens": 1_500}
+    rig.schedule("r", **long)
     rig.scheduler.leave(WHOSE, large, rig.now)
     served = list[Decision]()
-    waits = rig.scheduler.place(WHOSE, ask("r", tokens=3_000), rig.now, served.append)
+    waits = rig.scheduler.place(WHOSE, ask("r", **long), rig.now, served.append)
     assert isinstance(waits, Parked)
+    rig.scheduler.serve(WHOSE, small, rig.now)
+    assert not served
     back = rig.engine("large", prefill=None, room_tokens=9_000)
     rig.scheduler.serve(WHOSE, back, rig.now)
     assert [one.decode for one in served] == [back]
     rig.scheduler.leave(WHOSE, back, rig.now)
     with pytest.raises(TooLate, match="left lately, has it for 9000"):
-        rig.scheduler.place(WHOSE, ask("r", tokens=3_000, waited=900.0), rig.now, served.append)
+        rig.scheduler.place(WHOSE, ask("r", waited=900.0, **long), rig.now, served.append)
     rig.check()
 
 
@@ -159,3 +162,45 @@ def test_what_only_engines_can_prefill_that_did_not_report_yet_is_not_wrong() ->
     with pytest.raises(Overloaded, match="has room for that, but one that does not now"):
         rig.engine("switches", room_tokens=3_000, role=Role.DECODES)
         rig.schedule("r", tokens=3_000)
+
+
+def test_an_answer_that_may_be_cut_is_cut_where_a_larger_engine_left() -> None:
+    rig = Rig()
+    rig.engine("small", room_tokens=3_000, address=HTTP)
+    large = rig.engine("large", room_tokens=4_000, address=HTTP)
+    answer = {"max_new_tokens": 16, "as_many_as_fit": True}
+    assert rig.sent_to("r", tokens=2_990, **answer) == "large", "which has room for all of it"
+    rig.scheduler.leave(WHOSE, large, rig.now)
+    with pytest.raises(Overloaded, match="left lately, has it for 4000"):
+        rig.schedule("whole", tokens=2_990, max_new_tokens=16)
+    assert rig.sent_to("r", tokens=2_990, **answer) == "small"
+    with pytest.raises(Overloaded, match="of 3000 tokens and an answer of 1 at most"):
+        rig.schedule("r", tokens=3_000, **answer)
+    rig.check()
+
+
+def test_an_answer_that_may_be_cut_is_cut_where_it_is_not_to_go_to_the_larger_engine() -> None:
+    rig = Rig()
+    rig.engine("small", room_tokens=3_000)
+    rig.engine("large", room_tokens=4_000, address="h:1")
+    away = {"tokens": 2_990, "not_at": frozenset({"h:1"}), "max_new_tokens": 16}
+    assert rig.sent_to("r", as_many_as_fit=True, **away) == "small"
+    with pytest.raises(Unavailable, match="not_at"):
+        rig.schedule("r", **away)
+
+
+def test_an_answer_that_may_be_cut_waits_for_room_at_an_engine_that_can_have_no_more_of_it() -> (
+    None
+):
+    rig = Rig()
+    small = rig.engine("small", prefill=None, room_tokens=3_000)
+    rig.engine("prefills", decode=None)
+    busy(rig, small)
+    served = list[Decision]()
+    said = ask("r", tokens=2_990, max_new_tokens=16, as_many_as_fit=True)
+    assert isinstance(rig.scheduler.place(WHOSE, said, rig.now, served.append), Parked)
+    small.batch, small.context_tokens = 0, 0
+    rig.scheduler.crew(WHOSE)[0].load(small)
+    rig.scheduler.serve(WHOSE, small, rig.now)
+    assert [one.decode for one in served] == [small]
+    rig.check()

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from kvstore.errors import Invalid, Unavailable
+from kvstore.errors import Unavailable
 from kvstore.gateway import run as run_module
 from kvstore.wire.v1 import conductor_pb2
 from kvstore.wire.v1 import engine_pb2 as pb
@@ -38,24 +38,6 @@ def test_as_many_tokens_as_fit_are_as_many_elsewhere() -> None:
     (first,), (again,) = dying.generates, other.generates
     assert first.as_many_as_fit and again.as_many_as_fit
     assert again.max_new_tokens == len(TOKENS) - 1
-
-
-class Cramped(Planner):
-    """Of engines that have room for a prompt, and for no answer of so many tokens behind it."""
-
-    def schedule(self, request: conductor_pb2.ScheduleRequest) -> conductor_pb2.ScheduleReply:
-        if request.max_new_tokens:
-            raise Invalid("there is no room for that")
-        return super().schedule(request)
-
-
-def test_as_many_tokens_as_fit_are_fewer_where_there_is_no_room_for_all_that_may_be_said() -> None:
-    double = Double()
-    with serving(double):
-        planner = Cramped(double.address, double.address)
-        assert run(planner, double.address, as_many_as_fit=True)[0] == TOKENS
-        with pytest.raises(Invalid, match="no room for that"):
-            run(planner, double.address)
 
 
 class Unlike(Double):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -136,10 +137,28 @@ def test_a_request_is_run_where_its_first_token_is_soonest(
         assert chosen() == SPEC.digest
 
 
+def test_a_request_is_run_where_there_is_room_for_its_prompt_if_its_answer_may_be_cut(
+    conductor: ConductorProcess, report: Report, fresh: None
+) -> None:
+    with Conductors([conductor.address]) as conductors:
+        told = Told(conductors, "w1")
+        report("none", revision="w1", room_tokens=9)
+        report("some", revision="w1", namespace=OTHER, room_tokens=12)
+        eventually(lambda: len(told.now()) == 2)
+        request = replace(REQUEST, max_new_tokens=16, as_many_as_fit=True)
+        asks = [one.asked(request) for one in told.now()]
+        for one in asks:
+            one.request_id = "r"
+        for turned in (asks, asks[::-1]):
+            assert turned[told.first(turned)].namespace == OTHER
+
+
 def test_a_conductor_is_told_of_a_request_all_that_bears_on_where_it_is_to_run() -> None:
     asked = Space(SPEC.digest, 0, 4).asked(REQUEST)
     assert (asked.tokens, len(asked.hashes), asked.max_new_tokens) == (10, 3, 4)
     assert (asked.client, asked.ttft_ms, asked.tpot_ms) == ("c", 9_000, 0)
+    assert not asked.as_many_as_fit
+    assert Space(SPEC.digest, 0, 4).asked(replace(REQUEST, as_many_as_fit=True)).as_many_as_fit
 
 
 def test_who_has_no_engine_to_be_sent_to_is_told_what_each_conductor_says(

@@ -58,7 +58,7 @@ class PoolMatchReply(_message.Message):
     def __init__(self, blocks: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[PoolMatchReply.Holder, _Mapping]]] = ..., approximate: bool = ...) -> None: ...
 
 class ScheduleRequest(_message.Message):
-    __slots__ = ("request_id", "namespace", "group", "hashes", "tokens", "waited_ms", "phase", "ttft_ms", "tpot_ms", "wait_ms", "client", "max_new_tokens", "not_at")
+    __slots__ = ("request_id", "namespace", "group", "hashes", "tokens", "waited_ms", "phase", "ttft_ms", "tpot_ms", "wait_ms", "client", "max_new_tokens", "not_at", "as_many_as_fit")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class ScheduleRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NOT_AT_FIELD_NUMBER: _ClassVar[int]
+    AS_MANY_AS_FIT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     namespace: bytes
     group: int
@@ -85,7 +86,8 @@ class ScheduleRequest(_message.Message):
     client: str
     max_new_tokens: int
     not_at: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., tokens: _Optional[int] = ..., waited_ms: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., client: _Optional[str] = ..., max_new_tokens: _Optional[int] = ..., not_at: _Optional[_Iterable[str]] = ...) -> None: ...
+    as_many_as_fit: bool
+    def __init__(self, request_id: _Optional[str] = ..., namespace: _Optional[bytes] = ..., group: _Optional[int] = ..., hashes: _Optional[_Iterable[bytes]] = ..., tokens: _Optional[int] = ..., waited_ms: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., client: _Optional[str] = ..., max_new_tokens: _Optional[int] = ..., not_at: _Optional[_Iterable[str]] = ..., as_many_as_fit: bool = ...) -> None: ...
 
 class ScheduleReply(_message.Message):
     __slots__ = ("prefill", "decode", "split", "wait_ms", "ttft_ms", "tpot_ms", "priority_ms", "aging", "drop_after_ms", "approximate")
