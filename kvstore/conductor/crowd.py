@@ -28,6 +28,15 @@ class Crowd:
         """Whether first tokens are wanted sooner for it."""
         return bool(rules.hurry) and self.patience < 1.0
 
+    def look(self, now: float) -> None:
+        """Nothing has become of any request for a while, maybe: what is lately then was before."""
+        if self.patience < 1.0:
+            faded = self._record.copy()
+            kept = np.exp(-max(0.0, now - float(faded["since"][0])) / crowd.LATELY)
+            faded["lost"] *= kept
+            faded["all"] *= kept
+            self.patience = crowd.used(faded)
+
     def served(self, request: str, now: float) -> None:
         if self.has_served(request, now):
             return

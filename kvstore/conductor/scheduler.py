@@ -34,6 +34,7 @@ class Scheduler(Choices):
             crew = self._crews[whose]
             crew.look(self._rules, now)
             in_flight.expire(now)
+            in_flight.crowd.look(now)
             for engine in crew.by_id.values() if len(in_flight.room) else ():
                 in_flight.serve(engine, self._rules, now)
         self._own.sweep()

@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.conductor import crowd as module
 from kvstore.errors import Overloaded, Unavailable
-from kvstore.kernels.crowd import LEAST
+from kvstore.kernels.crowd import LATELY, LEAST
 from tests.conductor.crews import WHOSE, Rig, chain
 
 
@@ -32,6 +32,32 @@ def test_where_most_are_refused_nobody_is_let_wait_for_long() -> None:
     assert rig.sent_to("r", chain(2), ttft=30.0) == "a", "that waits for nobody"
     decided = rig.scheduler.decided(WHOSE, "r")
     assert decided is not None and decided.ttft == 30.0, "and may use all of its time"
+
+
+def test_a_crowd_that_is_long_over_has_nobody_refused() -> None:
+    rig = Rig()
+    engine = rig.engine("a")
+    rig.in_flight.accepted("long", engine, 5.0, chain(0, 0), rig.now)
+    rig.in_flight.began("long", engine, rig.now)
+    refused(rig, 100)
+    rig.scheduler.sweep(rig.now)
+    with pytest.raises(Overloaded, match="instead of 30 s as most are refused"):
+        rig.schedule("soon", chain(2), ttft=30.0)
+    rig.now += 10 * LATELY
+    engine.heard = rig.now
+    rig.scheduler.sweep(rig.now)
+    rig.in_flight.accepted("next", engine, 5.0, chain(0, 0), rig.now)
+    rig.in_flight.began("next", engine, rig.now)
+    assert rig.sent_to("late", chain(2), ttft=30.0) == "a", "though it waits for that"
+
+
+def test_a_crowd_is_no_smaller_for_a_moment_s_silence() -> None:
+    crowd = module.Crowd()
+    for number in range(100):
+        crowd.lost(f"{number}", 1.0)
+    before = crowd.patience
+    crowd.look(2.0)
+    assert crowd.patience == before == LEAST
 
 
 def test_a_request_that_was_given_up_late_and_is_refused_when_it_comes_again_is_lost_once() -> None:
