@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kvstore.cli.diagnosis import knock
 from kvstore.cli.options import admin_at, metadata
+from kvstore.cli.purge_question import STATS_SECONDS, agreed, meant
 from kvstore.errors import ConfigError, KVStoreError, Unavailable
 from kvstore.metadata.records import BadRecord, NodeRecord
 from kvstore.wire.v1 import admin_pb2 as pb
@@ -35,6 +36,10 @@ def purge_everywhere(args: argparse.Namespace, request: pb.PurgeRequest, whose: 
         raise Unavailable("no node of the pool runs now, so none was asked")
     failed: dict[str, str] = {}
     with ThreadPoolExecutor(_AT_ONCE) as threads:
+        if not args.yes:
+            told = [one for one in threads.map(_stats_at, addresses) if one is not None]
+            if not agreed(meant(request, told, len(addresses) + len(bad))):
+                return 1
         for _ in range(_ROUNDS_MAX):
             left = [one for one in addresses if one not in failed]
             rounds = list(threads.map(lambda address: _purge_at(address, request), left))
@@ -67,6 +72,16 @@ def _purge_at(address: str, request: pb.PurgeRequest) -> int | str:
     except KVStoreError as error:
         return str(error)
     return int(reply.dropped_blocks)
+
+
+def _stats_at(address: str) -> pb.StatsReply | None:
+    """What one node holds; None where it does not say."""
+    try:
+        with admin_at(address) as stub:
+            reply: pb.StatsReply = stub.Stats(pb.StatsRequest(), timeout=STATS_SECONDS)
+            return reply
+    except KVStoreError:
+        return None
 
 
 def _gone(args: argparse.Namespace, drained: Collection[str]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
 
 from tqdm import tqdm
 
@@ -17,16 +16,13 @@ from kvstore.cli.options import (
     add_node,
     admin,
     command,
-    plain,
     refuse_idle,
     size_of,
-    size_text,
 )
 from kvstore.cli.pool_purge import PURGE_SECONDS_MAX, purge_everywhere
-from kvstore.errors import Invalid
+from kvstore.cli.purge_question import STATS_SECONDS, agreed, meant
 from kvstore.wire.v1 import admin_pb2 as pb
 
-DEADLINE_SECONDS = 10.0
 SCRUB_SECONDS_MAX = 7 * 86_400.0  # a round of a large SSD at a low rate takes days
 
 
@@ -106,43 +102,12 @@ def run_purge(args: argparse.Namespace) -> int:
     [(kind, name)] = given.items()
     whose = f"{kind} {name}"
     if args.everywhere:
-        if not args.yes and not _agreed(f"every block of {whose}"):
-            return 1
         return purge_everywhere(args, request, whose)
     with admin(args) as stub:
-        if not args.yes and not _agreed(_meant(args, stub)):
-            return 1
+        if not args.yes:
+            stats = stub.Stats(pb.StatsRequest(), timeout=STATS_SECONDS)
+            if not agreed(meant(request, [stats])):
+                return 1
         (reply,) = stub.Purge(request, timeout=PURGE_SECONDS_MAX)
     print(f"purged {whose}: {reply.dropped_blocks} blocks dropped")
     return 0
-
-
-def _meant(args: argparse.Namespace, stub: Any) -> str:
-    """What a node is to forget, as it knows it. Raises `Invalid` where that is nothing of its own,
-    or more than one namespace."""
-    stats = stub.Stats(pb.StatsRequest(), timeout=DEADLINE_SECONDS)
-    if args.tenant:
-        of = [one for one in stats.tenants if one.name == args.tenant]
-        used = sum(one.hbm_bytes + one.dram_bytes + one.ssd_bytes for one in of)
-        return f"every block of tenant {args.tenant} ({size_text(used)})"
-    found = [one for one in stats.namespaces if one.namespace.hex().startswith(args.namespace)]
-    if not found and stats.ssd:  # it knows those alone that it was asked for since its start
-        return f"every block of namespace {args.namespace}, which could be on SSD alone"
-    if len(found) != 1:
-        names = ", ".join(one.namespace.hex()[:12] for one in stats.namespaces)
-        raise Invalid(
-            f"--namespace {args.namespace!r} names {len(found)} namespaces; there are: "
-            f"{names or 'none'}"
-        )
-    [one] = found
-    size = size_text(one.blocks * one.block_bytes)
-    blocks = f"all {one.blocks} blocks (about {size})"
-    return f"{blocks} of namespace {one.namespace.hex()[:12]} ({plain(one.model)})"
-
-
-def _agreed(what: str) -> bool:
-    print(f"forget {what}, for good? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() in ("y", "yes"):
-        return True
-    print("nothing was purged: answer y, or give --yes", file=sys.stderr)
-    return False

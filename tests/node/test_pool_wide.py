@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 import threading
 from dataclasses import replace
 from typing import Any, Literal
@@ -12,6 +14,7 @@ import pytest
 
 from kvstore.cli import pool_purge
 from kvstore.cli.main import main
+from kvstore.cli.options import size_text
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.copies import copied, holding, knowing, put
 from tests.nodes import LARGE, PATIENCE_SECONDS, SPEC, eventually, prompt
@@ -100,6 +103,28 @@ def test_a_purge_everywhere_leaves_no_copy_and_says_who_was_not_reached(
         assert told.out == f"purged namespace {NAME}: 3 blocks dropped at 2 of 3 nodes\n"
         assert f"{started[2].address} was not purged" in told.err
         assert holding(callers[:2], blocks) == [0, 0]
+
+
+def test_a_purge_everywhere_says_what_all_nodes_would_forget_before_it_asks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pool() as nodes:
+        started = [nodes.node(name, "tests.unhurried") for name in "ab"]
+        callers = knowing(started)
+        blocks = prompt(1, 3)
+        copied(callers[0], blocks, 2)
+        where = ["--metadata", os.fspath(nodes.metadata), "--dir", os.fspath(nodes.directory)]
+        command = ["purge", "--everywhere", *where, "--namespace"]
+        assert main([*command, "zz"]) == 2
+        told = capsys.readouterr().err
+        assert f"names 0 namespaces; there are: {NAME}" in told and "forget" not in told
+        held = sum(one.stats().blocks for one in callers)
+        size = size_text(held * 512)
+        asked = f"forget all {held} blocks (about {size}) of namespace {NAME} ({SPEC.model}) at "
+        monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+        assert main([*command, NAME[:3]]) == 1
+        assert f"{asked}2 of 2 nodes, for good? [y/N] nothing was" in capsys.readouterr().err
+        assert holding(callers, blocks) == [3, 3], "nobody agreed"
 
 
 @pytest.mark.parametrize("state", ["draining", "serving"])
