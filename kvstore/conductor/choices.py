@@ -166,9 +166,11 @@ class Choices(Crews):
         own = min(int(crew.own[chosen]), int(row[BLOCKS]))
         there = max(own, min(int(crew.found.dram[prefill.host]), int(row[BLOCKS]))) - own
         source = names[int(row[SOURCE])] if row[FETCHED] else ""
+        followers = 0 if decode is None or decode is prefill else int(crew.own[decodes])
         return Decision(
             *of, prefill, row, own, there, source, way, decode, step, wanted,
             again=crew.computes_again(prefill, decode),
+            elsewhere=max(followers, int(crew.found.local.max())),
             # Of one length for all: else who may wait for longer would go before who may not.
             ahead=self._rules.ttft * in_flight.clients.lacks(ask.client) if rules.fair else 0.0,
         )  # fmt: skip

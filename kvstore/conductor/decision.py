@@ -76,6 +76,7 @@ class Decision:
     ttft: float = 0.0  # the target
     size: float = 0.0  # bytes of its KV that are not in the memory of who decodes
     whole: int = 0  # tokens of KV that it may come to, where it is yet to find room for them
+    elsewhere: int = 0  # leading blocks that some node has, or who decodes in its own memory
     # Seconds by which its turn comes sooner than it waited, as its client has had little.
     ahead: float = 0.0
     had: bool = False  # it has counted as what its client had, now or when it was sent before

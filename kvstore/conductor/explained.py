@@ -35,7 +35,10 @@ def reply_of(scheduler: Scheduler, decision: Decision, approximate: bool) -> pb.
     blocks, fetched, read = int(row[BLOCKS]), int(row[FETCHED]), int(row[READ])
     reply.split.own_blocks, reply.split.there_blocks = decision.own, decision.there
     reply.split.read_blocks, reply.split.fetched_blocks = read, fetched
-    reply.split.coming_blocks = max(0, blocks - fetched - read - decision.own - decision.there)
+    coming = max(0, blocks - fetched - read - decision.own - decision.there)
+    alone = max(0, blocks - decision.elsewhere)
+    reply.split.coming_blocks = coming
+    reply.split.shared_blocks = max(0, decision.own + coming - alone)
     reply.split.fetched_from = decision.source
     reused = 0 if decision.again else blocks * decision.prefill.facts.block_tokens
     reply.split.computed_tokens = max(1, decision.tokens - reused)

@@ -317,7 +317,8 @@ def _lacking(run: Run, asked: Asked, plan: Plan) -> int:
 
 def _there_alone(asked: Asked, plan: Plan) -> int:
     """Tokens that only the engine that is to prefill it has, or is computing."""
-    return int(plan.split.coming_blocks + plan.split.own_blocks) * asked.block_tokens
+    split = plan.split
+    return int(split.coming_blocks + split.own_blocks - split.shared_blocks) * asked.block_tokens
 
 
 def _count_found(out: Outcome, done: engine_pb2.PrefillReply.Done | None) -> None:

@@ -80,6 +80,26 @@ def test_its_own_blocks_its_nodes_and_those_on_their_way_are_told_apart() -> Non
     assert split.fetched_blocks == 18
 
 
+def test_of_its_own_blocks_and_those_it_computes_it_is_told_which_others_have_too() -> None:
+    rig, prints = Rig(), chain(1)
+    engine = rig.engine("a", decode=None)
+    decoder = rig.engine("d", prefill=None)
+    holds(rig, engine, prints[:40])
+    rig.in_flight.accepted("before", engine, 0.001, prints[:48], rig.now)
+
+    def alone() -> int:
+        split = reply_of(rig.scheduler, rig.schedule(), False).split
+        return split.own_blocks + split.coming_blocks - split.shared_blocks
+
+    assert alone() == 48
+    holds(rig, decoder, prints[:20])
+    assert alone() == 28
+    rig.node("elsewhere", prints[:45])
+    assert alone() == 3
+    rig.node("with all", prints)
+    assert alone() == 0
+
+
 def test_what_an_engine_drops_or_clears_is_there_no_more() -> None:
     rig, prints = Rig(), chain(1)
     first, second = rig.engine("a"), rig.engine("b")

@@ -111,8 +111,10 @@ class Planner:
         late: bool = False,
         coming: int = 0,
         there: int = 0,
+        own: int = 0,
+        shared: int = 0,
     ) -> None:
-        self._coming, self._there = coming, there
+        self._coming, self._there, self._own, self._shared = coming, there, own, shared
         self._prefill, self._decode, self._computed = prefill, decode, computed
         self._full, self._late = full, late
         self.asked: list[conductor_pb2.ScheduleRequest] = []
@@ -139,6 +141,7 @@ class Planner:
         reply.prefill.address = self._prefill
         reply.split.computed_tokens = self._computed
         reply.split.coming_blocks, reply.split.there_blocks = self._coming, self._there
+        reply.split.own_blocks, reply.split.shared_blocks = self._own, self._shared
         return reply
 
 

@@ -73,11 +73,17 @@ def test_one_that_does_both_or_has_nearly_all_does_it_alone(computed: int) -> No
     assert second.generates[0].turn.drop_after_ms == 9_000
 
 
-def test_one_whose_prefix_is_being_computed_goes_where_that_is() -> None:
+@pytest.mark.parametrize(
+    ("split", "prefills"),
+    [({"coming": 10}, 1), ({"own": 10}, 1), ({"own": 6, "coming": 4, "shared": 9}, 0)],
+)
+def test_one_whose_prefix_one_engine_has_or_computes_goes_there_unless_others_have_it_too(
+    split: dict[str, int], prefills: int
+) -> None:
     prefill, decode = Double(), Double()
     with serving(prefill, decode):
-        run(Planner(prefill.address, decode.address, computed=30, coming=10))
-    assert len(prefill.prefills) == len(decode.generates) == 1
+        run(Planner(prefill.address, decode.address, computed=30, **split))
+    assert len(prefill.prefills) == prefills and len(decode.generates) == 1
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ class ScheduleReply(_message.Message):
         node_id: str
         def __init__(self, engine_id: _Optional[str] = ..., address: _Optional[str] = ..., data_parallel_rank: _Optional[int] = ..., node_id: _Optional[str] = ...) -> None: ...
     class Split(_message.Message):
-        __slots__ = ("there_blocks", "coming_blocks", "read_blocks", "fetched_blocks", "fetched_from", "computed_tokens", "own_blocks")
+        __slots__ = ("there_blocks", "coming_blocks", "read_blocks", "fetched_blocks", "fetched_from", "computed_tokens", "own_blocks", "shared_blocks")
         THERE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         COMING_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         READ_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class ScheduleReply(_message.Message):
         FETCHED_FROM_FIELD_NUMBER: _ClassVar[int]
         COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
         OWN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+        SHARED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
         there_blocks: int
         coming_blocks: int
         read_blocks: int
@@ -118,7 +119,8 @@ class ScheduleReply(_message.Message):
         fetched_from: str
         computed_tokens: int
         own_blocks: int
-        def __init__(self, there_blocks: _Optional[int] = ..., coming_blocks: _Optional[int] = ..., read_blocks: _Optional[int] = ..., fetched_blocks: _Optional[int] = ..., fetched_from: _Optional[str] = ..., computed_tokens: _Optional[int] = ..., own_blocks: _Optional[int] = ...) -> None: ...
+        shared_blocks: int
+        def __init__(self, there_blocks: _Optional[int] = ..., coming_blocks: _Optional[int] = ..., read_blocks: _Optional[int] = ..., fetched_blocks: _Optional[int] = ..., fetched_from: _Optional[str] = ..., computed_tokens: _Optional[int] = ..., own_blocks: _Optional[int] = ..., shared_blocks: _Optional[int] = ...) -> None: ...
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
