@@ -153,7 +153,7 @@ class Choices(Crews):
         if chosen == NONE:
             crowded = wanted * self._patience(in_flight)
             prefill = int(np.count_nonzero(crew.fleet.engines["prefills"]))
-            refusal = too_late(ask, considered, rows, rules, wanted, crowded, prefill)
+            refusal = too_late(ask, crew.rows, crew.priced, rules, wanted, crowded, prefill)
             return Decision(*of, ttft=wanted, refusal=refusal)
         if rules.gated and room > rules.forecast * rules.ttft > 0:
             refusal = no_room_in_time(ask, room, rules)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from kvstore.conductor.largest import Largest
 from kvstore.core.fingerprints import Prints
 from kvstore.errors import Invalid, Overloaded, Rejected, TooLate, Unavailable
 from kvstore.kernels.fleet import LINK
-from kvstore.kernels.prefill_price import HANDED, READY, WAIT, WORK
+from kvstore.kernels.prefill_price import COST, HANDED, READY, WAIT, WORK
 from kvstore.kernels.rules import Rules
 
 RETRY_MS_MIN, RETRY_MS_MAX = 20, 10_000
@@ -146,7 +147,7 @@ def _too_large(ask: Ask, does: str, needs: int, largest: Largest, now: float) ->
 
 def too_late(
     ask: Ask,
-    considered: tuple[Engine, ...],
+    engines: Sequence[Engine | None],
     rows: Rows,
     rules: Rules,
     wanted: float,
@@ -155,11 +156,13 @@ def too_late(
 ) -> Rejected:
     """Nobody of so many engines that prefill would give its first token by the rules' target;
     `wanted` is what it is where nobody is refused, and `crowded` what it is now for who had a fair
-    share."""
+    share. All are looked at, by their rows: who would be the soonest may not be among the cheapest.
+    """
     begins = np.maximum(rows[:, WAIT], rows[:, READY])
     comes = np.maximum(rules.margin * begins + rows[:, WORK], rows[:, HANDED])
-    soonest = int(np.argmin(comes))
-    name, come = considered[soonest].facts.engine_id, float(comes[soonest])
+    soonest = int(np.argmin(np.where(rows[:, COST] < np.inf, comes, np.inf)))
+    engine, come = engines[soonest], float(comes[soonest])
+    assert engine is not None, "nobody's row has a price"
     begin, work = float(begins[soonest]), float(rows[soonest, WORK])
     wait, handed = rules.margin * begin, float(rows[soonest, HANDED])
     behind = (
@@ -170,7 +173,7 @@ def too_late(
         why = f" instead of {wanted:.3g} s as its client has lately had more than a fair share"
     return Overloaded(
         f"its first token would come {ask.waited + come:.3g} s after the request, and "
-        f"{rules.ttft:.3g} s are wanted{why}: {name}, the soonest of {count} "
+        f"{rules.ttft:.3g} s are wanted{why}: {engine.facts.engine_id}, the soonest of {count} "
         f"engines, begins in {begin:.3g} s, or {wait:.3g} s as shorter ones come, and "
         f"takes {work:.3g} s{behind}",
         _retry_ms(come - rules.ttft),

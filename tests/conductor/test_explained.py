@@ -173,3 +173,21 @@ def test_what_is_worth_its_way_from_another_rack_is_said_to_come_from_there() ->
     rig.node("node of apart", chain(1)[:60])
     found = explain(rig.scheduler, rig.schedule(), False)
     assert "60 of them fetched from node of apart of another rack" in found.sentence
+
+
+def test_who_is_refused_is_told_of_the_soonest_of_all_engines_and_not_of_the_cheapest() -> None:
+    rig = Rig()
+    for number in range(20):
+        engine = rig.engine(f"quiet {number}")
+        rig.in_flight.accepted(f"runs {number}", engine, 5.0, chain(0, 0), rig.now)
+        rig.in_flight.began(f"runs {number}", engine, rig.now)
+    soon = rig.engine("soon")
+    rig.in_flight.accepted("runs", soon, 4.0, chain(0, 0), rig.now)
+    rig.in_flight.began("runs", soon, rig.now)
+    for number in range(40):  # all of which it would overtake
+        rig.in_flight.accepted(f"waits {number}", soon, 9.0, chain(0, 0), rig.now)
+    with pytest.raises(Overloaded, match="soon, the soonest of 21 engines, begins in 4 s") as told:
+        rig.schedule("r", chain(2), ttft=1.0)
+    considered = rig.scheduler.decided(WHOSE, "r")
+    assert considered is not None and soon not in considered.considered, "others cost less"
+    assert told.value.retry_after_ms == pytest.approx(7_100, abs=50), "9,100 at the others"
