@@ -158,6 +158,22 @@ def test_what_is_nearly_all_in_the_pool_is_decoded_alone(fleet: Fleet) -> None:
     assert outcome.engines == [fleet.decode.address] and outcome.pool_tokens == 256
 
 
+def test_a_short_next_turn_goes_to_who_decodes_alone(fleet: Fleet) -> None:
+    """Also while the server that prefilled the first still has it in its own cache."""
+    for once in range(TRIES):
+        tokens, new = prompt(300 + once, 600), 41
+        first = fleet.run(f"first {once}", tokens, new)
+        said = [*tokens, *first.tokens[:-1]]
+        assert len(said) % BLOCK == 0 and first.engines == fleet.both
+        fleet.settled(said)
+        turn = [*said, *prompt(400 + once, 20)]
+        outcome = fleet.run(f"next {once}", turn)
+        assert outcome.tokens == alone(fleet.prefill, turn)
+        if outcome.engines == [fleet.decode.address]:
+            break
+    assert outcome.engines == [fleet.decode.address] and outcome.pool_tokens == len(said)
+
+
 def test_a_prefill_that_is_killed_loses_no_answer(fleet: Fleet) -> None:
     tokens, more = prompt(4, 500), prompt(5, 500)
     expected = [alone(fleet.decode, one) for one in (tokens, more)]
