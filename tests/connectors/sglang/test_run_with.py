@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sglang
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.layers import deep_gemm_wrapper
 from sglang.srt.plugins import load_plugins_by_group
@@ -31,8 +32,11 @@ Device = Callable[..., None]
 
 
 def named(**args: Any) -> dict[str, str]:
+    """Beside the server's version, which always is."""
     with server(model_path="m", **args):
-        return told()
+        said = dict(told())
+    assert said.pop("sglang") == sglang.__version__
+    return said
 
 
 @pytest.fixture
