@@ -29,6 +29,7 @@ from kvstore.node.replies import hits_of, sealed_of, slots_of
 from kvstore.telemetry import Telemetry
 from kvstore.transfer.hashed_landing import HashedLanding
 from kvstore.transfer.landing import IDENTITY_BYTES
+from kvstore.transfer.term import Term
 from kvstore.wire.v1 import kv_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -78,10 +79,10 @@ class Deliveries:
         size = len(wanted.keys) * wanted.place.layout.sent_bytes
         return self._in_flight.turn(holder, wanted.tenant, size, patience)
 
-    async def bring(self, holder: str, wanted: Wanted) -> list[bytes]:
+    async def bring(self, holder: str, wanted: Wanted, term: Term) -> list[bytes]:
         """Seal here what a holder has of these, whose turn it is; the keys of those that it has and
         that did not come. Raises a `KVStoreError` where the holder, or this node, does not do its
-        part."""
+        part. The term is that of their way here."""
         link = await self._peers.link(holder, wanted.tenant)
         began = self._clock.now()  # a turn to begin a session is no holder's time
         namespace, group = wanted.place.owner
@@ -102,7 +103,7 @@ class Deliveries:
                 line = self._blocks.carried.link
                 line.begin(self._clock.now(), holder)
                 try:
-                    size, suspects = await self._land(link, wanted, reply, rows)
+                    size, suspects = await self._land(link, wanted, reply, rows, term)
                 finally:
                     line.end(self._clock.now(), size, holder)
                 self.pace.note(holder, size, self._clock.now() - began)
@@ -116,7 +117,7 @@ class Deliveries:
         await self._openings.close()
 
     async def _land(
-        self, link: Link, wanted: Wanted, reply: pb.OpenReply, rows: list[int]
+        self, link: Link, wanted: Wanted, reply: pb.OpenReply, rows: list[int], term: Term
     ) -> tuple[int, list[bytes]]:
         """Move, prove, seal; the bytes that came, and the handles of what did not have its hash."""
         layout = wanted.place.layout
@@ -127,7 +128,7 @@ class Deliveries:
             slots = slots_of(reply, rows)
             offsets = np.array([one.offset + layout.head_bytes for one in targets], dtype=np.int64)
             landing = HashedLanding(layout, self._arena.bytes, offsets, slots.tokens)
-            moved = await link.pull(layout, slots, landing)
+            moved = await link.pull(layout, slots, landing, term)
             for i in np.flatnonzero(moved):
                 whole[i] = self._settled(targets[i], landing.runs[i], wanted.place)
         finally:

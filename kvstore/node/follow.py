@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -20,9 +20,9 @@ from kvstore.cadence import Cadence
 from kvstore.clock import Clock
 from kvstore.core.forgone import Forgone
 from kvstore.core.lifecycle import Slot, State, Tier
-from kvstore.errors import KVStoreError, SessionEnded, Unavailable
-from kvstore.layout import TABLE_OFFSET, Fragment
-from kvstore.limits import PIN_MS_MAX
+from kvstore.errors import KVStoreError, Overloaded, SessionEnded, Unavailable
+from kvstore.layout import TABLE_OFFSET, Fragment, SlotLayout
+from kvstore.limits import FETCH_SECONDS_MAX, FETCH_STRIPE_BYTES_MAX, PIN_MS_MAX
 from kvstore.memory.arena import Arena
 from kvstore.memory.order import fence
 from kvstore.node.blocks import Blocks
@@ -46,8 +46,11 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SOON_SECONDS, LATER_SECONDS = 1e-3, 20e-3  # between two looks at a writer, the least and the most
-LOOKS_MAX = 4  # one node's calls that hold a thread at once, of those that all nodes share
+# Calls that hold a thread at once, of those that all nodes share: one node's, and all of theirs.
+# The others are for what is fetched: its readers do not wait for writers whose links are slow.
+LOOKS_MAX, LOOKS_OF_ALL_MAX = 4, 16
 UNREAD_SECONDS = 5.0  # a block that no reader here has open for so long is followed no more
+_RETRY_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class Follow:
         self._forgone = forgone
         self._here: dict[tuple[str, bytes, str, bytes], Slot] = {}  # see `_name`
         self._turns = WeakValueDictionary[str, asyncio.Semaphore]()  # by node, while it is followed
+        self._looks = asyncio.Semaphore(LOOKS_OF_ALL_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._openings = Openings()
 
@@ -224,11 +228,10 @@ class Follow:
                 pairs = zip(layers[left][gained], looked.layers[gained], strict=True)
                 steps = sorted({(int(first), int(last)) for first, last in pairs})
                 for first, last in steps:
-                    some = left[(layers[left] == first) & (looked.layers == last)]
-                    term = Term()
-                    step = (run.advance, some, first, last, term)
-                    good = await self._in_turn(run, turns, *step, term=term)
-                    layers[some[good]] = last
+                    gain = left[(layers[left] == first) & (looked.layers == last)]
+                    for some in _pieces(gain, layout, last - first):
+                        good = await self._in_turn(run, turns, run.advance, some, first, last)
+                        layers[some[good]] = last
                 for row, found in zip(left.tolist(), looked.found, strict=True):
                     if found != Found.FILLING:
                         whole = found == Found.SEALED and layers[row] == layout.layers
@@ -256,17 +259,24 @@ class Follow:
         turns: asyncio.Semaphore,
         work: Callable[..., T],
         *given: Any,
-        term: Term | None = None,
     ) -> T:
-        """As `Link.in_thread`, once few others that follow this node have a thread.
+        """As `Link.in_thread`, within a bounded time, once few others that follow this node have a
+        thread, nor too many that follow any.
 
         Where one meets that the node does not do its part, those that wait on its link end too:
         each would hold a thread to find out the same."""
-        async with turns:
+        async with turns, self._looks:
             if not run.link.alive:
                 raise SessionEnded(f"the link to node {run.link.node_id} has ended or failed")
+            term = Term()
             try:
-                return await run.link.in_thread(work, *given, term=term)
+                async with asyncio.timeout(FETCH_SECONDS_MAX):
+                    return await run.link.in_thread(work, *given, term, term=term)
+            except TimeoutError:
+                if term.waits:
+                    raise Overloaded("no thread came to follow it", _RETRY_MS) from None
+                run.link.give_up()
+                raise Unavailable(f"node {run.link.node_id} is too slow to be followed") from None
             except KVStoreError as error:
                 if fails(error):
                     run.link.give_up()
@@ -277,6 +287,14 @@ class Follow:
         if whole:
             self._counters.add("followed_blocks")
         self._blocks.arriving.end(slot, run.place.layout, whole=whole)
+
+
+def _pieces(rows: Ints, layout: SlotLayout, layers: int) -> Iterator[Ints]:
+    """Blocks of which so many layers come in one go: no more than a fetch asks for in one, since
+    one has no more time."""
+    most = max(1, FETCH_STRIPE_BYTES_MAX * layout.layers // (layout.sent_bytes * layers))
+    for first in range(0, len(rows), most):
+        yield rows[first : first + most]
 
 
 @dataclass(frozen=True, slots=True)

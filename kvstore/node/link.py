@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -129,20 +130,21 @@ class Link:
                 raise
             raise Unavailable(f"the link to node {self.address} was closed") from None
 
-    async def pull(self, layout: SlotLayout, slots: Slots, landing: Landing) -> Mask:
+    async def pull(self, layout: SlotLayout, slots: Slots, landing: Landing, term: Term) -> Mask:
         """Whole blocks into a landing; which of them came and are proven. Raises `Unavailable`.
 
         Cancelled, it ends when nothing writes to the landing any more.
         """
         if self._ucx is not None:
-            moved = await self._ucx.pull(layout, slots, landing, self._pull)
+            moved = await self._ucx.pull(layout, slots, landing, partial(self._pull, term))
             if moved is not None:
                 return moved
-        return await self._pull(self.lanes, layout, slots, landing)
+        return await self._pull(term, self.lanes, layout, slots, landing)
 
-    async def _pull(self, lanes: Lanes, layout: SlotLayout, slots: Slots, landing: Landing) -> Mask:
-        term, every = Term(), np.arange(len(slots))
-        given = (layout, slots, layout.whole, landing, every, term)
+    async def _pull(
+        self, term: Term, lanes: Lanes, layout: SlotLayout, slots: Slots, landing: Landing
+    ) -> Mask:
+        given = (layout, slots, layout.whole, landing, np.arange(len(slots)), term)
         return await self.in_thread(lanes.pull, *given, term=term)
 
     async def probe(self) -> dict[str, Probe | KVStoreError]:
@@ -161,7 +163,8 @@ class Link:
 
     async def in_thread(self, work: Callable[..., T], *given: Any, term: Term | None = None) -> T:
         """Work that waits for the data connections, and may write to memory that is another's once
-        this has ended: so it does not end before the work does, cancelled or not."""
+        this has ended: so it does not end before the work does, cancelled or not. What has a term,
+        is cancelled and has not begun is never done, and this ends at once."""
         return await self._in(self._threads, work, *given, term=term)
 
     async def _in(
@@ -169,13 +172,17 @@ class Link:
     ) -> T:
         self.used = self._clock.now()
         self._working += 1
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(threads, lambda: work(*given))
+        if term is not None:
+            term.waits = True
+        in_line = threads.submit(_begun, term, partial(work, *given))
+        future = asyncio.wrap_future(in_line)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             if term is not None:
                 term.end()
+                if in_line.cancel():
+                    raise
             while not future.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([future])
@@ -196,6 +203,12 @@ class Link:
         if self._lanes is not None:
             await self.in_thread(self._lanes.close)
         await self._channel.close()
+
+
+def _begun(term: Term | None, work: Callable[[], T]) -> T:
+    if term is not None:
+        term.waits = False
+    return work()
 
 
 def _beside(address: str, data_address: str) -> str:

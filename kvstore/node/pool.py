@@ -17,7 +17,7 @@ from kvstore.metadata.records import ConductorRecord, NodeRecord
 from kvstore.metadata.roster import Roster
 from kvstore.node.contacts import Contacts
 from kvstore.node.fetch import Fetch
-from kvstore.node.follow import Follow
+from kvstore.node.follow import LOOKS_OF_ALL_MAX, Follow
 from kvstore.node.peers import BEGINNING_MAX, Peers
 from kvstore.node.replicas import Replicas
 from kvstore.node.store import Store
@@ -28,7 +28,7 @@ from kvstore.node.ucx_way import UcxWays
 from kvstore.node.whereabouts import Whereabouts
 from kvstore.telemetry import Telemetry
 
-THREADS = 16  # that wait for data connections to other nodes
+THREADS = 16 + LOOKS_OF_ALL_MAX  # that wait for data connections to other nodes
 # That begin these: holders that hang may have all of the others, and who is well is not held for
 # one that hangs because nobody came to greet it.
 GREETERS = BEGINNING_MAX

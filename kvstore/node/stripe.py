@@ -13,6 +13,7 @@ from kvstore.limits import FETCH_SECONDS_MAX
 from kvstore.node.delivery import Deliveries, Wanted
 from kvstore.node.peers import Peers, fails
 from kvstore.telemetry import Telemetry
+from kvstore.transfer.term import Term
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class StripeRun:
         self._left, self._wanted = deque(holders), wanted
         self._to, self._peers, self._counters = to, peers, counters
         self._asked: dict[asyncio.Task[None], str] = {}
-        self._at_work: set[str] = set()  # of those asked, who has had its turn
+        self._at_work: dict[str, Term] = {}  # of those asked, who has had its turn
         self.unreached: set[bytes] = set()  # keys that a holder neither gave nor lacks
 
     async def run(self, patience: float) -> None:
@@ -42,9 +43,10 @@ class StripeRun:
                     await self._wait(patience)
         except TimeoutError:
             self.unreached.update(self._wanted.keys)
-            for holder in self._at_work:  # whose turn did not come is not to blame
-                log.info("node %s was too slow", holder)
-                self._peers.failed(holder)
+            for holder, term in self._at_work.items():  # whose turn did not come is not to blame
+                if not term.waits:  # nor is one to which no thread of this node came
+                    log.info("node %s was too slow", holder)
+                    self._peers.failed(holder)
         finally:
             await self._give_up()
 
@@ -76,8 +78,8 @@ class StripeRun:
     async def _bring(self, holder: str, wanted: Wanted, patience: float) -> None:
         try:
             async with self._to.turn(holder, wanted, patience):
-                self._at_work.add(holder)
-                self.unreached.update(await self._to.bring(holder, wanted))
+                self._at_work[holder] = term = Term()
+                self.unreached.update(await self._to.bring(holder, wanted, term))
         except KVStoreError as error:
             log.info("node %s: %s", holder, error)
             if isinstance(error, Unavailable | Overloaded | SessionEnded):
@@ -85,7 +87,7 @@ class StripeRun:
             if fails(error):
                 self._peers.failed(holder)
         finally:
-            self._at_work.discard(holder)
+            self._at_work.pop(holder, None)
 
     async def _give_up(self) -> None:
         """Returns when nothing is moved any more."""

@@ -147,10 +147,10 @@ class Lanes:
         self.spread(layout, len(slots), fragment, receive)
         return good
 
-    def look(self, slots: Slots, fragment: Fragment) -> calls.Looked:
-        """What each slot is now."""
+    def look(self, slots: Slots, fragment: Fragment, term: Term | None = None) -> calls.Looked:
+        """What each slot is now. Raises `Unavailable`, also when the term is ended before."""
         answers = [calls.Looked(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
-        with self.lane() as lane:
+        with self.lane() as lane, (term or Term()).of(lane):
             for first in range(0, len(slots), DATA_CALL_BLOCKS_MAX):
                 some = slots.handles[first : first + DATA_CALL_BLOCKS_MAX].tolist()
                 answers.append(calls.look(lane.stream, some, fragment))

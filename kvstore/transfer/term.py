@@ -1,4 +1,4 @@
-"""By which a call on data connections can be given up while threads stand in it."""
+"""By which a call on data connections can be given up while threads stand in it, or before."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Term:
         self._lock = threading.Lock()
         self._ways: set[Way] = set()
         self._ended = False
+        self.waits = False  # for a thread of this process: nobody else has to do with it yet
 
     @contextmanager
     def of(self, way: Way) -> Iterator[None]:

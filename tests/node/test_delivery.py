@@ -16,6 +16,7 @@ from kvstore.node.fetch import rows_max
 from kvstore.node.namespaces import Place
 from kvstore.node.stripe import StripeRun
 from kvstore.spec import KVGroup, KVSpec
+from kvstore.transfer.term import Term
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.node.holder import Holder, cancelled_while_it_asks
 from tests.node.rig import SMALL, TOKENS, Rig, prompt
@@ -90,7 +91,7 @@ def test_who_is_cancelled_while_it_opens_blocks_leaves_none_open_there() -> None
         peers: Any = holder
         to = Deliveries(rig.blocks, rig.arena, peers, rig.clock, rig.counters)
         wanted = Wanted("default", SMALL, (), [b"k" * 32], frozenset())
-        bringing = asyncio.create_task(to.bring("holder", wanted))
+        bringing = asyncio.create_task(to.bring("holder", wanted, Term()))
         await cancelled_while_it_asks(bringing, holder)
         assert not holder.open
 

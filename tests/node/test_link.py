@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from kvstore.config import OPEN
 from kvstore.errors import Unavailable
 from kvstore.metadata.records import NodeRecord
 from kvstore.node.link import Link
+from kvstore.transfer.term import Term
 from kvstore.wire.v1 import kv_pb2 as pb
 from tests.nodes import NodeProcess, running
 
@@ -101,3 +103,46 @@ def test_a_peer_that_said_that_it_drains_and_then_ended_is_known_to_be_gone() ->
 
     with running() as peer:
         asyncio.run(main(peer))
+
+
+def test_what_is_given_up_before_a_thread_begins_it_ends_at_once_and_is_never_done() -> None:
+    async def main() -> None:
+        go, done = threading.Event(), list[str]()
+        async with made_of(_record("peer", "127.0.0.1:1")) as one:
+            term = Term()
+            ahead = asyncio.create_task(one.in_thread(go.wait, SECONDS))
+            behind = asyncio.create_task(one.in_thread(done.append, "behind", term=term))
+            await asyncio.sleep(0)
+            assert term.waits
+            behind.cancel()
+            await asyncio.wait([behind], timeout=SECONDS / 4)
+            ended = behind.done()
+            go.set()
+            await ahead
+            assert ended and behind.cancelled() and not one.busy
+            await one.in_thread(done.append, "later")
+            assert done == ["later"]
+
+    asyncio.run(main())
+
+
+def test_what_is_given_up_while_a_thread_does_it_ends_when_that_has_done_it() -> None:
+    async def main() -> None:
+        began, go, term = threading.Event(), threading.Event(), Term()
+
+        def work() -> None:
+            began.set()
+            go.wait(SECONDS)
+
+        async with made_of(_record("peer", "127.0.0.1:1")) as one:
+            working = asyncio.create_task(one.in_thread(work, term=term))
+            await asyncio.to_thread(began.wait, SECONDS)
+            assert not term.waits
+            working.cancel()
+            await asyncio.sleep(0.01)
+            assert one.busy and not working.done(), "it may write to memory that is another's then"
+            go.set()
+            await asyncio.wait([working], timeout=SECONDS)
+            assert working.cancelled() and not one.busy
+
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from kvstore.limits import FETCH_PEER_BYTES_MAX
 from kvstore.node import stripe
 from kvstore.node.delivery import Deliveries, Wanted
 from kvstore.node.stripe import StripeRun
-from tests.node.rig import SMALL, Rig
+from kvstore.transfer.term import Term
+from kvstore.wire.v1 import kv_pb2 as pb
+from tests.node.rig import SMALL, TOKENS, Rig
 
 TIME = 0.5  # that a stripe has: of both tests all of it passes
 
@@ -38,6 +41,33 @@ class Strange(Silent):
     async def link(self, node_id: str, tenant: str) -> Any:
         self.asked.append(node_id)
         raise SessionEnded("the node does not know this session")
+
+
+class Waited(Silent):
+    """Likewise, and for the link to whoever is asked: it has a block, and no thread of this node
+    comes to fetch it."""
+
+    session, node_id, kv = b"", "a", SimpleNamespace(Open=None, Close=None)
+
+    async def link(self, node_id: str, tenant: str) -> Any:
+        self.asked.append(node_id)
+        return self
+
+    async def call(self, *_: object) -> pb.OpenReply:
+        return pb.OpenReply(
+            outcomes=[pb.HIT],
+            slot_offsets=[0],
+            generations=[1],
+            tokens=[TOKENS],
+            roots=[b"r" * 16],
+            handles=[b"h" * 40],
+            parents=[b""],
+            origins=[0],
+        )
+
+    async def pull(self, layout: Any, slots: Any, landing: Any, term: Term) -> Any:
+        term.waits = True  # as `Link.in_thread` has it
+        await asyncio.Event().wait()
 
 
 class Desk:
@@ -69,6 +99,16 @@ def test_a_holder_that_was_asked_and_does_not_answer_is_left_alone() -> None:
         desk = Desk()
         await desk.run()
         assert desk.peers.asked == desk.peers.resting == ["a"]
+
+    asyncio.run(main())
+
+
+def test_a_holder_to_which_no_thread_of_this_node_came_is_not_left_alone() -> None:
+    async def main() -> None:
+        desk = Desk(Waited)
+        await desk.run()
+        assert (desk.peers.asked, desk.peers.resting) == (["a"], [])
+        assert not desk.rig.blocks.arriving, "its slots are let go"
 
     asyncio.run(main())
 
