@@ -46,14 +46,18 @@ class Arriving:
         self._slots.update(slots)
         return slots
 
-    def end(self, slot: Slot, layout: SlotLayout, *, whole: bool) -> None:
-        """All of the block is here and proven, or it will not come."""
-        self._slots.discard(slot)
-        if slot.state is State.FILLING and whole:
-            self._blocks.seal_all([slot], layout)
-        elif slot.state is State.FILLING:
-            self._blocks.doom(slot)
-        self._blocks.let_go(slot)
+    def end(self, slots: Sequence[Slot], layout: SlotLayout, *, whole: bool) -> None:
+        """All of these blocks are here and proven, or they will not come."""
+        self._slots.difference_update(slots)
+        filling = [slot for slot in slots if slot.state is State.FILLING]
+        if whole:
+            self._blocks.seal_all(filling, layout)
+        else:
+            for slot in filling:
+                self._blocks.doom(slot)
+        for slot in slots:
+            slot.moves -= 1
+        self._blocks.settle_all(slots)
 
     def give_up(self, covers: Callable[[Slot], bool]) -> None:
         """Of what still comes, nothing that this covers is to be a block here."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 
@@ -132,8 +133,8 @@ class Deliveries:
             for i in np.flatnonzero(moved):
                 whole[i] = self._settled(targets[i], landing.runs[i], wanted.place)
         finally:
-            for target, good in zip(targets, whole.tolist(), strict=True):
-                self._blocks.arriving.end(target, layout, whole=good)
+            self._blocks.arriving.end([*compress(targets, whole)], layout, whole=True)
+            self._blocks.arriving.end([*compress(targets, ~whole)], layout, whole=False)
         size = sum(layout.block_bytes(reply.tokens[row]) for row in rows)
         self._counters.add("fetched_blocks", int(whole.sum()))
         self._counters.add("fetched_bytes", size)

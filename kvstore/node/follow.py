@@ -29,6 +29,7 @@ from kvstore.node.blocks import Blocks
 from kvstore.node.claims import Claims
 from kvstore.node.handles import tag_of
 from kvstore.node.link import Link
+from kvstore.node.long_calls import parts
 from kvstore.node.namespaces import Place
 from kvstore.node.openings import Openings
 from kvstore.node.peers import Peers, fails
@@ -122,9 +123,11 @@ class Follow:
                     log.info("node %s is not followed: %s", node, error)
                     if fails(error):
                         self._peers.failed(node)
-            for row in some:
-                slot = self._known(asked, row)
-                found[row] = b"" if slot is None else self._claims.for_hand_off(slot)
+            for part in parts(len(some)):
+                for row in some[part]:
+                    slot = self._known(asked, row)
+                    found[row] = b"" if slot is None else self._claims.for_hand_off(slot)
+                await asyncio.sleep(0)
 
         await asyncio.gather(*(set_out(node, some) for node, some in rows.items()))
         return found
@@ -232,11 +235,13 @@ class Follow:
                     for some in _pieces(gain, layout, last - first):
                         good = await self._in_turn(run, turns, run.advance, some, first, last)
                         layers[some[good]] = last
-                for row, found in zip(left.tolist(), looked.found, strict=True):
-                    if found != Found.FILLING:
-                        whole = found == Found.SEALED and layers[row] == layout.layers
-                        self._end(run.here[row], run, whole=bool(whole))
-                left = left[looked.found == Found.FILLING]
+                over = looked.found != Found.FILLING
+                whole = (looked.found == Found.SEALED) & (layers[left] == layout.layers)
+                for rows, good_ones in ((left[whole], True), (left[over & ~whole], False)):
+                    for part in parts(len(rows)):
+                        self._end(run, rows[part], whole=good_ones)
+                        left = np.setdiff1d(left, rows[part], assume_unique=True)
+                        await asyncio.sleep(0)  # the loop is others' too
                 now = self._clock.now()
                 if steps:
                     cadence.landed(now, sum(last - first for first, last in steps))
@@ -246,8 +251,7 @@ class Follow:
             if fails(error):
                 self._peers.failed(run.link.node_id)
         finally:
-            for row in left.tolist():
-                self._end(run.here[row], run, whole=False)
+            self._end(run, left, whole=False)
             for name, slot in zip(names, run.here, strict=True):
                 if self._here.get(name) is slot:  # else its group began the block anew
                     del self._here[name]
@@ -282,11 +286,12 @@ class Follow:
                     run.link.give_up()
                 raise
 
-    def _end(self, slot: Slot, run: _Run, *, whole: bool) -> None:
-        """Nothing more will come of a block: it is as whole as its writer made it."""
+    def _end(self, run: _Run, rows: Ints, *, whole: bool) -> None:
+        """Nothing more will come of blocks: they are as whole as their writer made them."""
         if whole:
-            self._counters.add("followed_blocks")
-        self._blocks.arriving.end(slot, run.place.layout, whole=whole)
+            self._counters.add("followed_blocks", len(rows))
+        slots = [run.here[row] for row in rows.tolist()]
+        self._blocks.arriving.end(slots, run.place.layout, whole=whole)
 
 
 def _pieces(rows: Ints, layout: SlotLayout, layers: int) -> Iterator[Ints]:

@@ -39,8 +39,8 @@ class LongCalls:
         last of each first: a prompt's start is to stay the longest."""
         if len(named) <= RPC_PART_KEYS:
             return work(named)
-        parts = [named[one] for one in reversed(_parts(len(named)))]
-        found = await self._in_turn(tenant, parts, work)
+        some = [named[one] for one in reversed(parts(len(named)))]
+        found = await self._in_turn(tenant, some, work)
         return list(chain.from_iterable(reversed(found)))
 
     async def keys(self, tenant: str, place: Place, hashes: Sequence[bytes]) -> Sequence[bytes]:
@@ -89,7 +89,7 @@ class LongCalls:
             self._store.readers.told(some)
 
         try:
-            await self._in_turn(session.tenant, _parts(len(keys)), pin)
+            await self._in_turn(session.tenant, parts(len(keys)), pin)
             await self._in_turn(session.tenant, pinned[::-1], tell)
             return list(chain.from_iterable(pinned))
         except BaseException:
@@ -112,7 +112,7 @@ class LongCalls:
         return found
 
 
-def _parts(count: int) -> list[slice]:
+def parts(count: int) -> list[slice]:
     """Of so many; one, where there is nothing."""
     firsts = range(0, max(count, 1), RPC_PART_KEYS)
     return [slice(first, first + RPC_PART_KEYS) for first in firsts]

@@ -32,8 +32,8 @@ def arriving(rig: Rig, start: int = 0) -> Slot:
 def test_what_came_whole_is_readable_and_what_did_not_is_not() -> None:
     rig = Rig()
     whole, broken = arriving(rig, 0), arriving(rig, 100)
-    rig.blocks.arriving.end(whole, SMALL.layout, whole=True)
-    rig.blocks.arriving.end(broken, SMALL.layout, whole=False)
+    rig.blocks.arriving.end([whole], SMALL.layout, whole=True)
+    rig.blocks.arriving.end([broken], SMALL.layout, whole=False)
     rig.store.check()
     assert rig.hits(SMALL, prompt(SMALL, TOKENS, 0)) == 1
     assert rig.hits(SMALL, prompt(SMALL, TOKENS, 100)) == 0
@@ -47,7 +47,7 @@ def test_what_is_purged_while_it_comes_is_not_there_when_it_has_come() -> None:
     rig.store.check()
     assert purged.state is State.DOOMED, "its bytes are still being written"
     for slot in (purged, left):
-        rig.blocks.arriving.end(slot, SMALL.layout, whole=True)
+        rig.blocks.arriving.end([slot], SMALL.layout, whole=True)
     rig.store.check()
     assert rig.hits(SMALL, prompt(SMALL, TOKENS, 0)) == 0
     assert rig.hits(SMALL, prompt(SMALL, TOKENS, 100)) == 1
@@ -63,7 +63,7 @@ def test_what_is_removed_while_it_comes_is_not_there_when_it_has_come() -> None:
     asyncio.run(fetch.forgo("default", [removed.key]))
     rig.store.check()
     for slot in (removed, left):
-        rig.blocks.arriving.end(slot, SMALL.layout, whole=True)
+        rig.blocks.arriving.end([slot], SMALL.layout, whole=True)
     rig.store.check()
     assert rig.hits(SMALL, prompt(SMALL, TOKENS, 0)) == 0
     assert rig.hits(SMALL, prompt(SMALL, TOKENS, 100)) == 1
@@ -73,7 +73,7 @@ def test_two_of_one_block_leave_one() -> None:
     rig = Rig()
     first, second = arriving(rig), arriving(rig)
     for slot in (first, second):
-        rig.blocks.arriving.end(slot, SMALL.layout, whole=True)
+        rig.blocks.arriving.end([slot], SMALL.layout, whole=True)
     rig.store.check()
     assert first.state is State.SEALED and second.state is State.EMPTY
 
@@ -83,9 +83,9 @@ def test_a_slot_into_which_bytes_come_makes_room_for_nobody() -> None:
     slots = [arriving(rig, 100 * i) for i in range(4)]
     assert not rig.blocks.arriving.begin(*PLACE, all_of(rig, 1)[1], "default", (), [0])
     for slot in slots:
-        rig.blocks.arriving.end(slot, SMALL.layout, whole=False)
+        rig.blocks.arriving.end([slot], SMALL.layout, whole=False)
     rig.store.check()
-    rig.blocks.arriving.end(arriving(rig, 900), SMALL.layout, whole=True)
+    rig.blocks.arriving.end([arriving(rig, 900)], SMALL.layout, whole=True)
 
 
 def room_looked_for(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -118,7 +118,7 @@ def test_room_for_all_that_comes_in_a_call_is_looked_for_once_whoever_computed_e
     rig.store.check()
     for slot in slots:
         rig.write(slot, SMALL)
-        rig.blocks.arriving.end(slot, SMALL.layout, whole=True)
+        rig.blocks.arriving.end([slot], SMALL.layout, whole=True)
     rig.store.check()
     assert [slot.origin for slot in slots] == [*range(8)], "and so say their heads"
 
@@ -134,7 +134,7 @@ def test_the_first_come_where_there_is_no_room_for_all_and_that_counts_once(free
     assert [slot.key for slot in slots] == keys[:free]
     assert len(rig.blocks.arriving) == free and rig.counters.totals()["overloaded"] == 1
     for slot in slots:
-        rig.blocks.arriving.end(slot, SMALL.layout, whole=False)
+        rig.blocks.arriving.end([slot], SMALL.layout, whole=False)
     rig.store.check()
 
 

@@ -46,6 +46,8 @@ class Written(Writer):
     """All layers of its blocks are there at once. What is brought of them is remembered, or is
     long on its way."""
 
+    found = Found.FILLING
+
     def __init__(self, *, hangs: bool) -> None:
         super().__init__(hangs=hangs)
         self.brought, self.ended = list[list[int]](), 0
@@ -54,7 +56,7 @@ class Written(Writer):
     async def in_thread(self, work: Any, *given: Any, term: Any = None) -> Any:
         if work == "look":
             count = len(given[0].handles)
-            return Looked(np.full(count, Found.FILLING, np.uint8), np.full(count, LAYERS))
+            return Looked(np.full(count, self.found, np.uint8), np.full(count, LAYERS))
         rows: Ints = given[0]
         self.brought.append(rows.tolist())
         if self._hangs:

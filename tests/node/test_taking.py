@@ -50,7 +50,7 @@ class Source:
                 arriving, told = self._rig.blocks.arriving, ([one], "default", (), [0])
                 [slot] = arriving.begin(SMALL.owner, SMALL.layout, *told)
                 self._rig.write(slot, SMALL)
-                arriving.end(slot, SMALL.layout, whole=True)
+                arriving.end([slot], SMALL.layout, whole=True)
 
 
 class Known:
