@@ -109,7 +109,10 @@ class Contacts:
             await self._clock.sleep(HEARD_SECONDS)  # it may be ending, or have stood still
             if link.alive and not link.busy:
                 measured = await self._probed(link)
-        if _failed(measured) and (link.busy or not link.alive):
+        alone = not link.busy
+        if _failed(measured) and link.alive and alone:
+            await self._clock.sleep(HEARD_SECONDS)  # nor is it heard yet that one that hung ended
+        if _failed(measured) and not (link.alive and alone):
             self._known.pop(link.node_id, None)  # it ended, or others had it: no setting is wrong
         else:
             self._judge(self._keep(link, probed=True, measured=measured))
