@@ -1,11 +1,13 @@
 """The records below one prefix, as they are now: read once, and kept by what the metadata tells.
 
 While the metadata is away the roster stays as it was. A record that cannot be read is left out, and
-said so once.
+said so once. Whoever keeps something by the records is told of each that is another than it was, so
+that what becomes of many costs no more than these many.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -30,10 +32,12 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", NodeRecord, ConductorRecord, TenantRecord, TokenRecord, QuarantineRecord)
 
 _RELIST_SECONDS = (0.1, 0.5)  # a pause of chance: after an outage not all ask in one moment
+_TOLD = 256  # changes between two turns of others
 
 
 class Roster(Generic[R]):
-    """At most `most` records of one kind, by key; `changed` is called after each change."""
+    """At most `most` records of one kind, by key. `came` is told each record that is new or another
+    than it was, `went` that one is there no more."""
 
     def __init__(
         self,
@@ -42,13 +46,16 @@ class Roster(Generic[R]):
         clock: Clock,
         dice: random.Random,
         most: int = NODES_MAX,
-        changed: Callable[[], None] = lambda: None,
+        came: Callable[[R], None] = lambda _: None,
+        went: Callable[[], None] = lambda: None,
     ) -> None:
         self._metadata, self._clock, self._dice = metadata, clock, dice
-        self._most, self._changed = most, changed
+        self._most, self._went = most, went
+        self._came: Callable[[R], None] = came
         self._kind: type[R] = kind
         self._records: dict[str, R] = {}
-        self._left_out = False  # some, for want of a place
+        self._entries: dict[str, Entry] = {}  # that were read, also those that are no records
+        self._left_out: set[str] = set()  # keys of those that found no place
 
     def __iter__(self) -> Iterator[R]:
         return iter(list(self._records.values()))
@@ -62,43 +69,59 @@ class Roster(Generic[R]):
 
     def forget(self, name: str) -> None:
         """The caller has deleted it; the metadata will say so too."""
+        self._entries.pop(self._kind.prefix + name, None)
         self._records.pop(self._kind.prefix + name, None)
 
     async def load(self) -> int:
         """Read all there are; the revision that shows. Raises `Unavailable`."""
         entries, revision = await self._metadata.list(self._kind.prefix)
-        self._records.clear()
-        self._left_out = False
+        there = {entry.key for entry in entries}
+        for key in (self._entries.keys() | self._left_out) - there:
+            self._delete(key)
         for entry in entries:
-            self._put(entry)
-        self._changed()
+            if self._entries.get(entry.key) != entry:
+                self._put(entry)
         return revision
 
     async def keep(self) -> None:
         """Read and watch until cancelled."""
         while True:
             try:
-                revision = await self.load()
+                revision, told = await self.load(), 0
                 async with aclosing(self._metadata.watch(self._kind.prefix, revision)) as changes:
                     async for change in changes:
                         if change.kind is Kind.PUT:
                             self._put(change.entry)
                         else:
-                            self._records.pop(change.entry.key, None)
-                        self._changed()
+                            self._delete(change.entry.key)
                         if self._left_out and len(self._records) < self._most:
                             break  # whoever was left out is found by reading anew
+                        told += 1
+                        if told % _TOLD == 0:  # whole batches come without a wait between two
+                            await asyncio.sleep(0)
             except KVStoreError as error:
                 log.info("%s is read anew: %s", self._kind.prefix, error)
             await self._clock.sleep(self._dice.uniform(*_RELIST_SECONDS))
 
     def _put(self, entry: Entry) -> None:
         if entry.key not in self._records and len(self._records) >= self._most:
-            self._left_out = True
-            log.warning("%s is passed over: there are %d already", entry.key, self._most)
+            if entry.key not in self._left_out:
+                log.warning("%s is passed over: there are %d already", entry.key, self._most)
+            self._left_out.add(entry.key)
             return
         try:
-            self._records[entry.key] = self._kind.parse(entry)
+            record = self._kind.parse(entry)
         except BadRecord as error:
             log.warning("a record is passed over: %s", error)
-            self._records.pop(entry.key, None)
+            self._delete(entry.key)
+        else:
+            self._left_out.discard(entry.key)
+            self._records[entry.key] = record
+            self._came(record)
+        self._entries[entry.key] = entry
+
+    def _delete(self, key: str) -> None:
+        self._entries.pop(key, None)
+        self._left_out.discard(key)
+        if self._records.pop(key, None) is not None:
+            self._went()

@@ -33,7 +33,6 @@ class Tenants:
         self._tokens = Roster(metadata, TokenRecord, *nature, TOKENS_MAX)
         self._tenants = Roster(metadata, TenantRecord, *nature, TENANTS_MAX, self._learn)
         self.secrets: dict[str, bytes] = {}
-        self._passed_over: set[TenantRecord] = set()  # of those there are, each said once
 
     async def load(self) -> None:
         """Read all there are, the tenant `default` among them. Raises `Unavailable`."""
@@ -63,18 +62,13 @@ class Tenants:
             return None
         return record
 
-    def _learn(self) -> None:
-        passed_over: set[TenantRecord] = set()
-        for record in self._tenants:
-            secret = bytes.fromhex(record.secret)
-            if len(secret) == HASH_BYTES and len(record.name.encode()) <= TENANT_NAME_BYTES_MAX:
-                self.secrets[record.name] = secret
-            else:
-                passed_over.add(record)
-        for record in passed_over - self._passed_over:
+    def _learn(self, record: TenantRecord) -> None:
+        secret = bytes.fromhex(record.secret)
+        if len(secret) == HASH_BYTES and len(record.name.encode()) <= TENANT_NAME_BYTES_MAX:
+            self.secrets[record.name] = secret
+        else:
             why = f"a name of at most {TENANT_NAME_BYTES_MAX} bytes, a secret of {HASH_BYTES}"
             log.warning("%s is passed over: a tenant has %s", record.key(), why)
-        self._passed_over = passed_over
 
 
 def new_tenant(name: str) -> TenantRecord:

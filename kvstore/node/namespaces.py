@@ -57,10 +57,11 @@ class Namespaces:
         self._places: dict[Owner, Place] = {}
         self.quarantined: dict[bytes, str] = {}  # digest -> what was found wrong
         self._clock = clock
-        nature = (clock, dice, NAMESPACES_MAX)
-        self._records = Roster(metadata, QuarantineRecord, *nature, self._see_quarantines)
         self._said: set[bytes] = set()  # by this node, and not told back by the metadata yet
-        self._over = asyncio.Event()  # some that stand here do not stand there any more
+        self._over = asyncio.Event()  # some that stand here may not stand there any more
+        nature = (clock, dice, NAMESPACES_MAX)
+        told = (self._see_quarantine, self._over.set)
+        self._records = Roster(metadata, QuarantineRecord, *nature, *told)
 
     def known(self) -> dict[bytes, KVSpec]:
         return dict(self._specs)
@@ -129,7 +130,7 @@ class Namespaces:
         made = await self._metadata.put_if(record.key(), record.encode(), expected_revision=0)
         if made is None and known:  # the metadata tells only of its end, perhaps by now
             self._said.discard(digest)
-            self._see_quarantines()
+            self._over.set()
 
     async def release(self, digest: bytes) -> bool:
         """Undo `quarantine`; False if the namespace was not in quarantine."""
@@ -138,13 +139,10 @@ class Namespaces:
         self._records.forget(digest.hex())
         return self.quarantined.pop(digest, None) is not None
 
-    def _see_quarantines(self) -> None:
-        for record in self._records:
-            digest = bytes.fromhex(record.digest)
-            self._said.discard(digest)
-            self.quarantined.setdefault(digest, record.reason)
-        if self._released():
-            self._over.set()
+    def _see_quarantine(self, record: QuarantineRecord) -> None:
+        digest = bytes.fromhex(record.digest)
+        self._said.discard(digest)
+        self.quarantined.setdefault(digest, record.reason)
 
     def _released(self) -> list[bytes]:
         return [

@@ -105,14 +105,15 @@ class Peers:
             return False
         return not self._rests(node_id)
 
-    def seen(self) -> None:
-        """The roster has changed: remember whose handles begin how, also once they are gone."""
-        for one in self._roster:
-            tag = node_tag(one.node_id)
-            self._lately[tag] = one.node_id, _host(one)
-            self._lately.move_to_end(tag)
+    def seen(self, one: NodeRecord) -> None:
+        """It is there: remember how its handles begin, also once it is gone."""
+        tag = node_tag(one.node_id)
+        self._lately[tag] = one.node_id, _host(one)
+        self._lately.move_to_end(tag)
         while len(self._lately) > 2 * NODES_MAX:
-            self._lately.popitem(last=False)
+            oldest, whose = self._lately.popitem(last=False)
+            if self._roster.get(whose[0]) is not None:  # no more than NODES_MAX are
+                self._lately[oldest] = whose
 
     def by_tag(self, tag: bytes) -> str | None:
         """The other node whose handles begin so; it may be gone."""

@@ -51,7 +51,7 @@ class Pool:
         ucx: UcxWays | None = None,
     ) -> None:
         dice = random.Random()
-        self._nodes = Roster(metadata, NodeRecord, clock, dice, changed=self._seen)
+        self._nodes = Roster(metadata, NodeRecord, clock, dice, came=self._seen)
         self._conductors = Roster(metadata, ConductorRecord, clock, dice)
         self._threads, self._greeters = crew("peer", THREADS), crew("greet", GREETERS)
         self.contacts = Contacts(clock, counters)
@@ -65,8 +65,8 @@ class Pool:
         self.taking = Taking(store, self.fetch, self.peers, tiers, counters)
         self.replicas = Replicas(store, self.peers, self.whereabouts, labels, counters)
 
-    def _seen(self) -> None:
-        self.peers.seen()
+    def _seen(self, record: NodeRecord) -> None:
+        self.peers.seen(record)
 
     @property
     def keepers(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvstore.clock import Clock, SimClock, SystemClock
 from kvstore.metadata.embedded import EmbeddedMetadata
+from kvstore.metadata.protocol import Change, Entry, Kind
 from kvstore.metadata.records import NodeRecord
 from kvstore.metadata.roster import Roster
 
@@ -25,13 +27,15 @@ class Desk:
 
     def __init__(self, path: Path, most: int = 100, clock: Clock | None = None) -> None:
         self.metadata = EmbeddedMetadata(path, clock=clock or SystemClock())
-        self.changes = 0
+        self.came: list[NodeRecord] = []
+        self.gone = 0
         self.roster = Roster(
-            *(self.metadata, NodeRecord, SystemClock(), random.Random(1), most, self._changed)
+            *(self.metadata, NodeRecord, SystemClock(), random.Random(1), most),
+            *(self.came.append, self._went),
         )
 
-    def _changed(self) -> None:
-        self.changes += 1
+    def _went(self) -> None:
+        self.gone += 1
 
     async def put(self, *records: NodeRecord) -> None:
         for one in records:
@@ -59,7 +63,8 @@ async def test_who_was_there_who_comes_changes_and_goes_is_known(desk: Desk) -> 
     await desk.until(lambda: len(desk.roster) == 3 and desk.roster.get("a") == record("a", 7))
     await desk.metadata.delete(record("b").key())
     await desk.until(lambda: desk.names() == ["a", "c"])
-    assert desk.roster.get("b") is None and desk.changes >= 4
+    assert desk.roster.get("b") is None
+    assert desk.came == [record("a"), record("b"), record("c"), record("a", 7)] and desk.gone == 1
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     await desk.metadata.close()
@@ -117,6 +122,51 @@ async def test_one_that_found_no_place_is_there_once_another_goes(tmp_path: Path
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     await desk.metadata.close()
+
+
+async def test_of_what_is_read_anew_only_what_is_another_than_it_was_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(tmp_path / "metadata.db", most=4)
+    await desk.put(record("a"), record("b"), record("c"), record("d"), record("e"))
+    await desk.metadata.put("nodes/bad", b"{")
+    await desk.roster.load()
+    await desk.metadata.delete(record("b").key())
+    await desk.put(record("c", epoch=2), record("d"))
+    for _ in range(3):
+        await desk.roster.load()
+    assert desk.names() == ["a", "c", "d", "e"] and desk.gone == 1
+    assert desk.came[4:] == [record("c", 2), record("d"), record("e")], "d may have been gone"
+    assert caplog.text.count("nodes/e is passed over") == caplog.text.count("nodes/bad") == 1
+    await desk.metadata.close()
+
+
+class Burst:
+    """Stands for a metadata that tells many changes at once."""
+
+    def __init__(self, changes: list[Change]) -> None:
+        self._changes = changes
+
+    async def list(self, prefix: str) -> tuple[list[Entry], int]:
+        return [], 0
+
+    async def watch(self, prefix: str, from_revision: int) -> AsyncGenerator[Change, None]:
+        for change in self._changes:
+            yield change
+        await asyncio.Event().wait()
+
+
+async def test_others_have_their_turns_while_many_changes_that_came_at_once_are_read() -> None:
+    entries = [Entry(one.key(), one.encode(), 1) for one in map(record, map(str, range(2_000)))]
+    metadata: Any = Burst([Change(Kind.PUT, entry, 1) for entry in entries])
+    roster = Roster(metadata, NodeRecord, SystemClock(), random.Random(1))
+    keeping, seen = asyncio.create_task(roster.keep()), set[int]()
+    while len(roster) < len(entries):
+        seen.add(len(roster))
+        await asyncio.sleep(0)
+    assert len(seen) > 4
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def test_what_cannot_be_read_leaves_the_roster_as_it_was(desk: Desk) -> None:

@@ -21,6 +21,7 @@ from kvstore.limits import DATA_CONNECTIONS_MAX, DATA_SESSION_CONNECTIONS_MAX
 from kvstore.metadata.embedded import EmbeddedMetadata
 from kvstore.metadata.records import NodeRecord
 from kvstore.metadata.roster import Roster
+from kvstore.node import peers
 from kvstore.node.contacts import Contacts
 from kvstore.node.handles import node_tag
 from kvstore.node.link import Link, _beside
@@ -326,8 +327,9 @@ def test_a_link_that_nobody_uses_is_ended_and_one_that_is_used_stays(peer: NodeP
 
 def test_handles_of_nodes_that_are_gone_are_known_still(peer: NodeProcess) -> None:
     async def test(desk: Desk) -> None:
-        name = desk.name
-        desk.peers.seen()
+        (record,) = desk.roster
+        name = record.node_id
+        desk.peers.seen(record)
         desk.peers.failed(name)
         assert desk.peers.by_tag(node_tag(name)) == name, "it rests"
         desk.roster._records.clear()
@@ -338,20 +340,36 @@ def test_handles_of_nodes_that_are_gone_are_known_still(peer: NodeProcess) -> No
     with_desk(peer, test)
 
 
+def test_of_many_that_came_and_went_those_that_are_there_are_not_forgotten(
+    peer: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "NODES_MAX", 2)
+
+    async def test(desk: Desk) -> None:
+        (record,) = desk.roster
+        desk.peers.seen(record)
+        for i in range(20):
+            desk.peers.seen(replace(record, node_id=f"n{i}"))
+        known = [desk.peers.by_tag(node_tag(name)) for name in (record.node_id, "n15", "n19")]
+        assert known == [record.node_id, None, "n19"]
+
+    with_desk(peer, test)
+
+
 def test_who_had_an_id_or_a_host_is_gone_once_nobody_has_it_any_more(peer: NodeProcess) -> None:
     async def test(desk: Desk) -> None:
         (record,) = desk.roster
         name, host = record.node_id, record.address.rpartition(":")[0]
         assert not desk.peers.gone(name), "it was never seen"
-        desk.peers.seen()
+        desk.peers.seen(record)
         assert not any(map(desk.peers.gone, (name, host, "never seen", "")))
         desk.roster._records.clear()
         assert all(map(desk.peers.gone, (name, host)))
         assert not any(map(desk.peers.gone, ("me", "never seen", "")))
-        mine = {"nodes/me": replace(record, node_id="me")}
-        for records in (mine, {}):  # this node itself is there, also while the metadata forgets it
+        mine = replace(record, node_id="me")
+        desk.peers.seen(mine)
+        for records in ({mine.key(): mine}, {}):  # it is here, also while the metadata forgets it
             desk.roster._records = dict(records)
-            desk.peers.seen()
             assert desk.peers.gone(name)
             assert not any(map(desk.peers.gone, ("me", host))), "it may be on this host, too"
 
