@@ -279,12 +279,9 @@ class Index:
         seen = self._ranking.recency.get(slot.key)
         return seen is not None and seen.uses == 0
 
-    def recent(self) -> Iterator[Slot]:
-        """Blocks that are awake, most recently used first, unlisted ones last."""
-        for key in reversed(self._ranking.recency):
-            yield self._slots[key]
-        for key in reversed(self._unlisted):
-            yield self._slots[key]
+    def recent(self) -> Iterator[bytes]:
+        """Stored keys of blocks that are awake, most recently used first, unlisted ones last."""
+        return chain(reversed(self._ranking.recency), reversed(self._unlisted))
 
     @property
     def unlisted(self) -> int:

@@ -11,7 +11,7 @@ import psutil
 
 from kvstore.block import Miss
 from kvstore.config import DEFAULT_TENANT
-from kvstore.core.lifecycle import State, Tier
+from kvstore.core.lifecycle import Tier
 from kvstore.core.shares import FAIR
 from kvstore.errors import Invalid, Unavailable
 from kvstore.layout import SlotLayout
@@ -47,6 +47,7 @@ LIST_DEFAULT = 1_000
 SHORT_NAME = 12  # hex digits that name a block to a person
 _COMPLAINT_CHARS_MAX = 200
 _LOOKED_AT = 4_096  # blocks between two turns of others
+_ROWS = 256  # of a listing between two turns of others
 _PROGRESS_SECONDS = 0.25  # between two replies of a scrub
 
 
@@ -265,9 +266,13 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     @typed
     async def List(self, request: pb.ListRequest, context: Context) -> AsyncIterator[pb.ListReply]:
         limit = min(request.limit or LIST_DEFAULT, LIST_MAX)
-        sent = 0
-        for slot in self._store.blocks.most_recent(LIST_MAX):
-            if slot.state is not State.SEALED:
+        blocks, sent = self._store.blocks, 0
+        keys = blocks.most_recent(LIST_MAX if request.namespace else limit)
+        for i, key in enumerate(keys):
+            if i % _ROWS == 0:  # also where none of these is told
+                await asyncio.sleep(0)
+            slot = blocks.index.peek(key)
+            if slot is None:
                 continue  # it went while others before it were told
             if request.namespace and slot.owner[0] != request.namespace:
                 continue
@@ -284,8 +289,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 pins=slot.pins,
                 listed=slot.listed,
             )
-            if sent % 256 == 0:
-                await asyncio.sleep(0)
 
     async def _purged(self, scope: Scope, why: Miss) -> int:
         # A caller that hangs up does not leave it half done.

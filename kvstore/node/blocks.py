@@ -396,5 +396,5 @@ class Blocks:
         over = self.shares.excess(Tier.HBM, tenant, room * size)
         return max(0, room - max(0, -(-over // size)))
 
-    def most_recent(self, limit: int) -> list[Slot]:
+    def most_recent(self, limit: int) -> list[bytes]:
         return list(islice(self.index.recent(), limit))

@@ -104,7 +104,7 @@ def a_forest_behaves_like_its_model(seed: int, steps: int = 700) -> None:
                 assert index.why_not(key) is (Miss.UNLISTED if key in held else absent)
             flags = [index.get(k) is not None for k in path(key)]
             assert index.longest(path(key)) == [*flags, False].index(False)
-        recent = keys_of(index.recent())
+        recent = list(index.recent())
         assert sorted(recent) == sorted(held) and index.unlisted == len(index._unlisted)
         assert [listed(k) for k in recent] == sorted((listed(k) for k in recent), reverse=True)
         assert sum(index.owners().values()) == len(held)
@@ -219,7 +219,7 @@ def test_another_slot_stands_for_a_block_in_its_place() -> None:
     keys = chain_in(index, "a", 3)
     chain_in(index, "b", 2)
     order = keys_of(index.coldest())
-    recent = keys_of(index.recent())
+    recent = list(index.recent())
     for key in keys:
         old = index.get(key)
         assert old is not None
@@ -227,7 +227,7 @@ def test_another_slot_stands_for_a_block_in_its_place() -> None:
         assert index.replace(copy) is old
         index.check()
         assert index.get(key) is copy and not old.listed and not old.children
-    assert keys_of(index.coldest()) == order and keys_of(index.recent()) == recent
+    assert keys_of(index.coldest()) == order and list(index.recent()) == recent
     assert index.longest(keys) == 3
     index.drop(keys[0], Miss.DAMAGED)
     copy = sealed(keys[2], keys[1])
@@ -309,7 +309,7 @@ def state_of(index: Index) -> object:
     slots = {slot.key: (slot.listed, sorted(slot.children)) for slot in index}
     told = sorted(index.listing.items())
     order = keys_of(index.coldest())
-    return keys_of(index.recent()), seen, slots, told, index.listing.sequence, order
+    return list(index.recent()), seen, slots, told, index.listing.sequence, order
 
 
 def blocks_added_together_are_as_those_added_one_by_one(seed: int) -> None:
@@ -354,7 +354,7 @@ def test_a_batch_that_is_touched_from_the_front_turns_the_suite_red(
 def a_batch_puts_the_first_of_a_prompt_last() -> None:
     index, keys = Index(), [b"block 01", b"block 02", b"block 03"]
     index.add_all([sealed(key, keys[i - 1] if i else b"") for i, key in enumerate(keys)])
-    assert keys_of(index.recent()) == keys and keys_of(index.coldest()) == keys[::-1]
+    assert list(index.recent()) == keys and keys_of(index.coldest()) == keys[::-1]
 
 
 def test_a_batch_puts_the_first_of_a_prompt_last() -> None:

@@ -17,7 +17,7 @@ def all_that_is_known(index: Index) -> list[object]:
     index.check()
     return [
         [(slot.key, slot.listed, sorted(slot.children)) for slot in index],
-        keys_of(index.recent()),
+        list(index.recent()),
         keys_of(index.coldest()),
         list(index.gone._blocks.items()),
         {key: sorted(some) for key, some in index._orphans.items()},

@@ -42,7 +42,7 @@ def test_what_is_unlisted_of_several_goes_as_it_came_to_be() -> None:
     for key, owner in zip(order, (0, 1, 1, 0, 1), strict=True):
         index.add(sealed(key, b"absent..", owner))
     index.check()
-    assert keys_of(index.coldest()) == order and keys_of(index.recent()) == order[::-1]
+    assert keys_of(index.coldest()) == order and list(index.recent()) == order[::-1]
     assert keys_of(index.coldest(OWNERS[1])) == [order[1], order[2], order[4]]
 
 

@@ -180,7 +180,7 @@ class Rig:
             },
             "empty slabs": blocks.slabs.empty_slabs,
             "free": {slab.number: list(slab.free) for slab in blocks.slabs.occupied()},
-            "recency": [slot.key for slot in index.recent()],
+            "recency": list(index.recent()),
             "gone": dict(index.gone._blocks),
             "orphans": {key: set(some) for key, some in index._orphans.items()},
             "filling": dict(blocks.filling),

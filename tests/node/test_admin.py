@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
+
+import pytest
 
 from kvstore.errors import Unavailable
 from kvstore.node.admin import AdminService
@@ -31,6 +34,50 @@ def test_a_listing_has_no_rows_of_blocks_that_went_while_it_was_told() -> None:
         return [first.block] + [row.block async for row in rows]
 
     assert asyncio.run(told()) == [keys[0].hex()[:12]]
+
+
+def test_others_have_their_turns_while_a_listing_passes_blocks_that_it_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig, admin, turns = Rig(), AdminService.__new__(AdminService), 0
+    admin._store = rig.store
+    rig.put(rig.session(), SMALL, prompt(SMALL, 12 * TOKENS))
+    monkeypatch.setattr("kvstore.node.admin._ROWS", 2)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def told() -> list[pb.ListReply]:
+        counting = asyncio.create_task(count())
+        rows = [row async for row in admin.List(pb.ListRequest(namespace=b"another"), None)]
+        counting.cancel()
+        return rows
+
+    assert asyncio.run(told()) == [] and turns >= 6
+
+
+def test_a_listing_of_a_few_blocks_goes_through_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, admin, passed = Rig(), AdminService.__new__(AdminService), 0
+    admin._store = rig.store
+    blocks = prompt(SMALL, 12 * TOKENS)
+    rig.put(rig.session(), SMALL, blocks)
+    recent = rig.blocks.index.recent
+
+    def counted() -> Iterator[bytes]:
+        nonlocal passed
+        for key in recent():
+            passed += 1
+            yield key
+
+    async def told() -> list[str]:
+        return [row.block async for row in admin.List(pb.ListRequest(limit=3), None)]
+
+    monkeypatch.setattr(rig.blocks.index, "recent", counted)
+    keys = rig.store.keys("default", SMALL, blocks.hashes)
+    assert asyncio.run(told()) == [key.hex()[:12] for key in keys[:3]] and passed == 3
 
 
 class Copied:
