@@ -12,7 +12,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import aclosing
 from dataclasses import dataclass
 
 from kvstore.clock import Clock
@@ -26,6 +25,7 @@ from kvstore.errors import KVStoreError
 from kvstore.limits import FOLLOW_SILENCE_SECONDS, NODES_MAX, SUSPECT_SECONDS
 from kvstore.metadata.protocol import Change, Entry, Kind, Metadata
 from kvstore.metadata.records import BadRecord, NodeRecord
+from kvstore.metadata.watching import watching
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,8 @@ class Pool:
             revision = await self._loaded()
 
     async def _watch(self, revision: int) -> None:
-        async with aclosing(self._metadata.watch(NodeRecord.prefix, revision)) as changes:
+        what = (self._metadata, NodeRecord.prefix, revision)
+        async with watching(*what, self._dice) as changes:
             async for change in changes:
                 self._see(change)
 

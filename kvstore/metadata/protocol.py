@@ -115,8 +115,10 @@ class Metadata(Protocol):
 
         Raises `Compacted` when some of them are no longer kept, at the start or when the reader
         falls behind, and when the store never was at `from_revision`: it was made anew, or
-        restored. Goes on by itself over a connection that breaks, and raises `Unavailable` once
-        nobody has answered for some seconds: its silence means that nothing changed.
+        restored. One whose history since then is longer than the old one does not show it, so
+        nobody goes by a watch for ever (`kvstore.metadata.watching`). Goes on by itself over a
+        connection that breaks, and raises `Unavailable` once nobody has answered for some seconds:
+        its silence means that nothing changed.
 
         After any error the iteration is over: list again, or watch again from the revision
         *before* the last change seen, and skip what was seen (the deletes at a lease's end may

@@ -1,4 +1,5 @@
-"""The records below one prefix, as they are now: read once, and kept by what the metadata tells.
+"""The records below one prefix, as they are now: kept by what the metadata tells, and now and then
+read anew.
 
 While the metadata is away the roster stays as it was. A record that cannot be read is left out, and
 said so once. Whoever keeps something by the records is told of each that is another than it was, so
@@ -11,7 +12,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
 from typing import Generic, TypeVar
 
 from kvstore.clock import Clock
@@ -26,6 +26,7 @@ from kvstore.metadata.records import (
     TenantRecord,
     TokenRecord,
 )
+from kvstore.metadata.watching import watching
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,8 @@ class Roster(Generic[R]):
         while True:
             try:
                 revision, told = await self.load(), 0
-                async with aclosing(self._metadata.watch(self._kind.prefix, revision)) as changes:
+                what = (self._metadata, self._kind.prefix, revision)
+                async with watching(*what, self._dice) as changes:
                     async for change in changes:
                         if change.kind is Kind.PUT:
                             self._put(change.entry)

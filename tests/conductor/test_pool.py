@@ -33,6 +33,7 @@ class Flaky:
 
     def __init__(self, real: Metadata) -> None:
         self._real, self.broken, self.ended = real, None, False
+        self.deaf = False  # its history is another: watches tell nothing of what is there
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -47,7 +48,8 @@ class Flaky:
             if self.broken is not None:
                 self.ended = True
                 raise self.broken
-            yield change
+            if not self.deaf:
+                yield change
 
 
 class Rig:
@@ -295,6 +297,29 @@ def test_after_a_watch_that_ended_the_records_are_read_anew(
                 break
         rig.heard["a"]()
         assert ("b", "127.0.0.1:1") in rig.followed and not rig.named
+
+    in_a_pool(tmp_path, monkeypatch, work)
+
+
+def test_what_no_watch_tells_is_read_anew_and_who_stayed_is_not_followed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstore.metadata.watching.WATCHED_SECONDS", (0.02, 0.03))
+
+    async def work(rig: Rig) -> None:
+        for name in "ab":
+            await rig.put(replace(RECORD, node_id=name))
+        while not {"a", "b"} <= rig.heard.keys():
+            await rig.clock.advance(0.5)
+        rig.metadata.deaf = True
+        await rig.metadata.delete("nodes/b")
+        await rig.put(replace(RECORD, node_id="c"))
+        async with asyncio.timeout(30):
+            while "c" not in rig.heard:
+                await rig.clock.advance(0.1)
+                await asyncio.sleep(0.01)
+        assert rig.suspect == ["b"]
+        assert [node for node, _ in rig.followed].count("a") == 1
 
     in_a_pool(tmp_path, monkeypatch, work)
 

@@ -169,6 +169,49 @@ async def test_others_have_their_turns_while_many_changes_that_came_at_once_are_
     await asyncio.gather(keeping, return_exceptions=True)
 
 
+class Deaf:
+    """Stands for a metadata whose history is another: of what is there its watches tell nothing."""
+
+    def __init__(self, listings: list[list[NodeRecord]]) -> None:
+        self._listings, self.lists, self.watched = listings, 0, 0
+
+    async def list(self, prefix: str) -> tuple[list[Entry], int]:
+        records = self._listings[min(self.lists, len(self._listings) - 1)]
+        self.lists += 1
+        return [Entry(one.key(), one.encode(), one.epoch) for one in records], 9
+
+    async def watch(self, prefix: str, from_revision: int) -> AsyncGenerator[Change, None]:
+        self.watched += 1
+        try:
+            await asyncio.Event().wait()
+            yield Change(Kind.DELETE, Entry("nodes/a", b"", 10), 10)
+        finally:
+            self.watched -= 1
+
+
+async def test_what_no_watch_tells_is_read_anew_and_who_stayed_has_neither_left_nor_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kvstore.metadata.watching.WATCHED_SECONDS", (0.001, 0.002))
+    stays, left, new = record("stays"), record("left"), record("new")
+    metadata: Any = Deaf([[stays, left], [stays, left], [stays, new]])
+    came, gone = list[NodeRecord](), list[int]()
+    roster = Roster(
+        *(metadata, NodeRecord, SystemClock(), random.Random(1), 100),
+        *(came.append, lambda: gone.append(metadata.lists)),
+    )
+    monkeypatch.setattr("kvstore.metadata.roster._RELIST_SECONDS", (0.0, 0.0))
+    keeping = asyncio.create_task(roster.keep())
+    async with asyncio.timeout(60):
+        while metadata.lists < 6:
+            assert stays in list(roster) or not metadata.lists
+            await asyncio.sleep(0)
+    assert came == [stays, left, new] and gone == [3] and metadata.watched <= 1
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    assert not metadata.watched
+
+
 async def test_what_cannot_be_read_leaves_the_roster_as_it_was(desk: Desk) -> None:
     await desk.put(record("a"))
     await desk.roster.load()

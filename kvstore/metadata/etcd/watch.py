@@ -2,7 +2,8 @@
 
 Every stream begins with a read through the quorum, at the member that will be watched: it finds one
 that answers, and shows how far the store is. A store that is behind what was asked for or
-given was made anew or restored, and has lost changes: `Compacted`, as when they were cut off.
+given was made anew or restored, and has lost changes: `Compacted`, as when they were cut off. One
+that has come further meanwhile is not told from one that went on.
 
 A stream that says nothing is asked whether it lives. When no member has answered for WATCH_SECONDS
 the watch ends with `Unavailable`, so that nobody takes silence for peace for ever.
