@@ -11,6 +11,8 @@ import logging
 import math
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import compress
 from weakref import WeakValueDictionary
 
 from kvstore.core.chains import Part, parts
@@ -28,6 +30,7 @@ from kvstore.wire.v1 import directory_pb2 as pb
 log = logging.getLogger(__name__)
 
 SPARES = 2  # nodes that are asked in the place of those that do not take what they are offered
+TOLD_MAX = 16  # nodes that are told at once what to drop: half a MiB for each, of a long prompt
 _ANSWER_SECONDS = 1.0  # beyond the time that the other node takes blocks
 
 
@@ -149,27 +152,35 @@ class Replicas:
         here any node may be about to have a copy: all are told, and of all of them where it is not
         known who lists them."""
         listed, dropped = await self._whereabouts.listed(keys), set[bytes]()
-        everywhere = read if listed.all_said else keys
-        told = {one.node_id: set(everywhere) for one in self._peers.known()}
+        # In the order of the call: blocks go deepest first. There may be thousands, of nodes too.
+        everywhere = [key for key in keys if key in read] if listed.all_said else list(keys)
+        known = [one.node_id for one in self._peers.known()] if everywhere else []
+        request_of = partial(pb.DropRequest, namespace=owner[0], group=owner[1])
+        of_all, turns = request_of(stored_keys=everywhere), asyncio.Semaphore(TOLD_MAX)
         for one in self._peers.resting() if everywhere or listed.away.any() else ():
             log.warning("node %s may keep blocks that were removed: it rests", one.node_id)
-        for node_id, tiers in listed.holders.items():
-            mine = [key for key, one in zip(keys, tiers, strict=True) if one]
-            told.setdefault(node_id, set()).update(mine)
 
-        async def ask(node_id: str, some: list[bytes]) -> None:
-            request = pb.DropRequest(namespace=owner[0], group=owner[1], stored_keys=some)
+        async def ask(node_id: str) -> None:
+            some, request, tiers = everywhere, of_all, listed.holders.get(node_id)
+            if tiers is not None and len(everywhere) < len(keys):
+                pairs = zip(keys, tiers, strict=True)
+                some = [key for key, one in pairs if one or key in read]
+                request = request_of(stored_keys=some)
+            if not some:
+                return
             try:
                 link = await self._peers.link(node_id, tenant)
                 reply = await link.call(link.directory.Drop, request)
             except KVStoreError as error:
                 log.warning("node %s may keep blocks that were removed: %s", node_id, error)
                 return
-            dropped.update(key for key, one in zip(some, reply.dropped, strict=False) if one)
+            dropped.update(compress(some, reply.dropped))
 
-        # In the order of the call: blocks go deepest first.
-        asks = {name: [key for key in keys if key in some] for name, some in told.items() if some}
-        await asyncio.gather(*(ask(name, some) for name, some in asks.items()))
+        async def ask_in_turn(node_id: str) -> None:
+            async with turns:
+                await ask(node_id)
+
+        await asyncio.gather(*map(ask_in_turn, dict.fromkeys([*known, *listed.holders])))
         return dropped
 
     async def close(self) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import numpy as np
 import pytest
 
 from kvstore.metadata.records import NodeRecord
-from kvstore.node.replicas import Replicas
+from kvstore.node.replicas import TOLD_MAX, Replicas
 from kvstore.node.whereabouts import Listed
 from kvstore.wire.v1 import directory_pb2, directory_pb2_grpc
 
@@ -86,6 +87,40 @@ def test_what_is_removed_is_said_to_who_lists_it_and_to_all_where_that_is_not_kn
     with caplog.at_level(logging.WARNING):
         assert asyncio.run(run()).told == told
     assert "node c may keep blocks that were removed" in caplog.text
+
+
+class Gone(list[bytes]):
+    """Keys that count how often all of them are gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_many_nodes_are_told_of_the_same_blocks_by_one_message_and_a_few_at_a_time() -> None:
+    async def run() -> None:
+        others, messages, now, most = Others(*map(str, range(5 * TOLD_MAX))), set[int](), 0, 0
+
+        async def call(method: Any, request: Any) -> Any:
+            nonlocal now, most
+            messages.add(id(request))
+            now, most = now + 1, max(most, now + 1)
+            await asyncio.sleep(0)
+            now -= 1
+            return directory_pb2.DropReply(dropped=b"\1\0\1")
+
+        link = AsyncMock(return_value=Mock(call=call))
+        others.link = link  # type: ignore[method-assign]
+        given = (cast(Any, None), cast(Any, others), cast(Any, Says(False)), {})
+        keys = Gone(KEYS)
+        dropped = await Replicas(*given, cast(Any, None)).drop("t", (b"n", 0), keys, set())
+        assert dropped == {KEYS[0], KEYS[2]} and link.await_count == 5 * TOLD_MAX + 1
+        assert len(messages) == 1 and most == TOLD_MAX
+        assert keys.times <= 4, "however many are told"
+
+    asyncio.run(run())
 
 
 def test_an_offer_waits_for_its_turn_at_a_node_no_longer_than_it_may_last() -> None:
