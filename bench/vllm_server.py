@@ -47,9 +47,7 @@ class VLLMServer:
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        # Its engine is a process of its own, as it is behind vLLM's server.
-        environment = {k: v for k, v in ENVIRONMENT.items() if "MULTIPROCESSING" not in k}
-        environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+        environment = ENVIRONMENT | {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
         with self._log.open("ab") as words:
             self._process = subprocess.Popen(
                 [PYTHON, "-m", "vllm.entrypoints.openai.api_server", *self._options],
@@ -116,6 +114,9 @@ def _options(seat: Seat, port: int) -> list[str]:
     return [
         *("--host", "127.0.0.1", "--port", str(port), "--model", os.fspath(seat.model)),
         *("--dtype", OPTIONS["dtype"], "--enforce-eager", "--seed", str(OPTIONS["seed"])),
+        # Workers in processes of their own, vLLM's default on a CPU, take a core each by looking
+        # for work, for a second after they had some: four servers do not have four of these here.
+        *("--distributed-executor-backend", "uni"),
         *("--max-model-len", str(OPTIONS["max_model_len"])),
         *("--block-size", str(sizes.page_tokens)),
         *("--num-gpu-blocks-override", str(seat.plan.pages + 1)),  # of which it uses one for none
