@@ -38,7 +38,7 @@ from kvstore.errors import Overloaded, TooLate
 from kvstore.kernels import decision as loops
 from kvstore.kernels.expected import marked
 from kvstore.kernels.fleet import NONE
-from kvstore.kernels.prefill_price import BLOCKS, FETCHED, PRICED, SOURCE
+from kvstore.kernels.prefill_price import BLOCKS, FETCHED, PRICED, READ, SOURCE
 from kvstore.kernels.rules import OURS, Rules
 from kvstore.limits import DECISIONS_KEPT, TPOT_MS_DEFAULT, TTFT_MS_DEFAULT
 
@@ -108,7 +108,7 @@ class Choices(Crews):
         crew, in_flight = self.crew(whose)
         self._look(now)
         crew.fit_hosts(self._hosts.count)
-        wanted = float(ask.ttft or self._rules.ttft)
+        wanted, most = float(ask.ttft or self._rules.ttft), ask.whole
         rules = self._rules_for(ask, crew, in_flight)
         # Whole numbers would be another type, for which all is compiled anew.
         tokens, block, waited = map(float, (ask.tokens, crew.block_tokens, ask.waited))
@@ -123,7 +123,7 @@ class Choices(Crews):
                 *crew.fleet, *crew.found, *in_flight.expected, marked(ask.prints),
                 holders, lengths, in_dram, self._hosts.of_holder, mine, long, crew.of_holder,
                 crew.own, crew.priced, best, rows, owns, in_flight.room.demand,
-                self._row_of(rules), float(now), tokens, float(ask.whole - ask.tokens), block,
+                self._row_of(rules), float(now), tokens, float(most - ask.tokens), block,
                 float(crew.token_bytes), waited, first,
                 whole or len(crew.by_id) <= loops.WHOLE,
                 crew.answers.tokens, crew.answers.of(ask.max_new_tokens),
@@ -140,11 +140,11 @@ class Choices(Crews):
         rows, named = rows[: len(considered)], tuple(owns[: len(considered)].tolist())
         names = self._hosts.names
         of = (ask.request, ask.tokens, len(ask.prints), ask.waited, considered, rows, named, names)
-        if crew.decoders and ask.whole > crew.largest_decoded.now:
+        if crew.decoders and most > crew.largest_decoded.now:
             return Decision(*of, refusal=nobody_decodes(ask, crew.largest_decoded, now))
         if (
             ask.not_at
-            and ask.whole <= crew.largest_prefilled.now
+            and most <= crew.largest_prefilled.now
             and (not considered or (crew.decoders and chosen != NONE and decodes == NONE))
         ):
             return Decision(*of, refusal=nobody_is_left())
@@ -166,11 +166,15 @@ class Choices(Crews):
         own = min(int(crew.own[chosen]), int(row[BLOCKS]))
         there = max(own, min(int(crew.found.dram[prefill.host]), int(row[BLOCKS]))) - own
         source = names[int(row[SOURCE])] if row[FETCHED] else ""
-        followers = 0 if decode is None or decode is prefill else int(crew.own[decodes])
+        brought = int(row[FETCHED]) + int(row[READ])
+        elsewhere = 0
+        if own or int(row[BLOCKS]) > there + brought:  # that others may not have
+            followers = 0 if decode is None or decode is prefill else int(crew.own[decodes])
+            elsewhere = max(followers, int(crew.found.local.max()))
         return Decision(
             *of, prefill, row, own, there, source, way, decode, step, wanted,
             again=crew.computes_again(prefill, decode),
-            elsewhere=max(followers, int(crew.found.local.max())),
+            elsewhere=elsewhere,
             # Of one length for all: else who may wait for longer would go before who may not.
             ahead=self._rules.ttft * in_flight.clients.lacks(ask.client) if rules.fair else 0.0,
         )  # fmt: skip
